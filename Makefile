@@ -1,0 +1,77 @@
+# Each target uses the active Python where it has all that the target needs, and makes .venv otherwise.
+
+PYTHON ?= python3
+SUITE ?= chapter square
+ARGS ?=
+
+# The versions that are installed into .venv: with a GPU torch and the Triton it ships with; without one
+# the small CPU build where pip is offered it, and the same Triton, to interpret and to compile.
+TORCH_GPU = torch==2.11.0
+TORCH_CPU = torch==2.13.0+cpu
+TRITON = triton==3.6.0
+
+NEEDS_bench = torch triton numpy pandas tabulate rich
+NEEDS_test = $(NEEDS_bench) pytest hypothesis
+NEEDS_lint = torch triton numpy pandas rich ruff mypy
+
+export COMMIT ?= $(shell git describe --always --dirty 2>/dev/null)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square" ARGS=
+	$(call with,bench) -m bench --suite $(SUITE) $(ARGS)
+
+compare: ## each raw CUDA rung beside its Triton twin
+	$(call with,bench) -m bench.compare $(ARGS)
+
+compile: ## registers, shared memory and spills of every variant for every architecture (needs no GPU)
+	$(call with,bench) -m bench.compiled $(ARGS)
+
+table: ## the tables of README and docs, from bench/results
+	$(call with,bench) -m bench.table
+
+test: ## the tests; without a GPU those that need one are skipped
+	$(call with,test) -m pytest $(ARGS)
+
+test-gpu: ## the tests that need a GPU; a skip for want of one fails
+	$(call with,test) -m pytest -m gpu --require-gpu $(ARGS)
+
+test-newest: ## the tests with the newest Triton, beside the pinned one
+	@$(call find,test) && "$$py" -m pip install --quiet --upgrade --no-deps --target .newest triton \
+	&& PYTHONPATH=.newest "$$py" -m pytest $(ARGS)
+
+lint: ## ruff and mypy; changes nothing
+	@$(call find,lint) && "$$py" -m ruff format --check . && "$$py" -m ruff check . && "$$py" -m mypy
+
+fmt: ## formats the code
+	@$(call find,lint) && "$$py" -m ruff check --fix . && "$$py" -m ruff format .
+
+clean: ## removes what make made here
+	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help bench compare compile table test test-gpu test-newest lint fmt clean
+
+# sets the shell's $$py to a Python that has all of NEEDS_<target>
+missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)
+define find
+lacks="$(call missing,$(PYTHON),$(NEEDS_$(1)))"; py="$(PYTHON)"; \
+if [ -n "$$lacks" ]; then \
+	case " $$lacks " in *" torch "*|*" python "*) ;; *) echo "$(PYTHON) has torch but not: $$lacks; using .venv instead" >&2 ;; esac; \
+	$(MAKE) --no-print-directory .venv/installed >&2 && py=.venv/bin/python; \
+fi
+endef
+with = @$(call find,$(1)) && "$$py"
+
+# torch first: what needs it would otherwise bring another build
+.venv/installed: pyproject.toml Makefile
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --upgrade pip
+	if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then \
+		.venv/bin/python -m pip install --quiet $(TORCH_GPU); \
+	else \
+		.venv/bin/python -m pip install --quiet $(TORCH_CPU) 2>/dev/null || .venv/bin/python -m pip install --quiet $(TORCH_GPU); \
+	fi
+	.venv/bin/python -m pip install --quiet $(TRITON) --editable '.[dev]'
+	touch $@

@@ -1,0 +1,106 @@
+"""Verifies every variant and tabulates ms, GFLOP/s and percent of cuBLAS.
+
+Without a CUDA GPU it checks every variant on small sizes instead (Triton in its interpreter, the raw CUDA
+kernels executed on the CPU, Gluon compiled only), reads registers, shared memory and spills from the
+compiled code, and leaves the times empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, track
+
+from triton_sgemm.device import gpu
+
+from . import measure, run, table
+from .catalog import CUBLAS, VARIANTS, select
+from .compiled import read_all
+from .environment import Environment, environment
+from .suites import ON_CPU, SUITES, Case
+
+COMPILE_FOR = 90  # where there is no GPU to ask
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--suite", nargs="+", choices=SUITES, default=["chapter"], help="which shapes (default: chapter)"
+    )
+    parser.add_argument("--variants", nargs="+", default=["*"], metavar="GLOB", help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--sizes", nargs="+", type=Case.parse, metavar="N|MxNxK", help="shapes in place of the suite's")
+    parser.add_argument(
+        "--csv", type=Path, metavar="PATH", help="write the results: a .csv file, or a folder for <gpu>/<suite>.csv"
+    )
+    args = parser.parse_args()
+    try:
+        args.variants = select([*args.variants, CUBLAS.name])
+    except ValueError as e:
+        parser.error(str(e))
+    if args.csv and args.csv.suffix == ".csv" and len(args.suite) > 1:
+        parser.error(f"{args.csv} is one file but --suite names {len(args.suite)}; give a folder")
+    if args.csv and args.csv.suffix != ".csv" and (args.sizes or len(args.variants) < len(VARIANTS)):
+        parser.error("only a whole suite goes into a results folder; with --sizes or --variants give a .csv file")
+    return args
+
+
+def on_gpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
+    """Verifies and times every suite."""
+    card = gpu(torch.cuda.current_device())
+    rows: list[table.Row] = []
+    for suite in args.suite:
+        cases = args.sizes or SUITES[suite]
+        measured: list[table.Row] = []
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            each = len(args.variants) * (1 + measure.ROUNDS)
+            task = progress.add_task(suite, total=len(cases) * each)
+            for i, case in enumerate(cases, 1):
+                progress.update(task, description=f"{suite} {case}")
+                measured += run.timed(case, args.variants, card, where, partial(progress.advance, task))
+                progress.update(task, completed=i * each)
+        print(f"{suite}\n\n{table.text(table.frame(measured))}\n")
+        save(measured, args.csv, card.slug, suite)
+        rows += measured
+    return rows
+
+
+def on_cpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
+    """Checks every variant, and reads what the compilers made of it."""
+    with Console(stderr=True).status(f"compiling every variant for sm_{COMPILE_FOR}"):
+        compiled = {c.variant: c for c in read_all([COMPILE_FOR], [v.name for v in args.variants])}
+    rows: list[table.Row] = []
+    for case in track(args.sizes or ON_CPU, "checking", console=Console(stderr=True), transient=True):
+        rows += run.crosschecked(case, args.variants, where)
+    print(f"cross-check on the CPU\n\n{table.text(table.frame(rows), compiled)}\n")
+    save(rows, args.csv, "no-gpu", "cross-check")
+    return rows
+
+
+def save(rows: list[table.Row], csv: Path | None, slug: str, suite: str) -> None:
+    """Writes the rows to the file, or into the folder, that --csv names."""
+    if csv:
+        path = csv if csv.suffix == ".csv" else csv / slug / f"{suite}.csv"
+        table.save(rows, path)
+        print(f"written: {path}\n")
+
+
+def main() -> int:
+    """Runs the bench; 1 where a variant is wrong or failed."""
+    args = arguments()
+    where = environment()
+    print(where.header(), end="\n\n")
+    rows = on_gpu(args, where) if torch.cuda.is_available() else on_cpu(args, where)
+    bad = [row for row in rows if run.failed(row)]
+    for row in bad:
+        print(f"FAILED {row.variant} at {row.M}x{row.N}x{row.K}: {row.note}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What the compilers made of each variant: registers, shared memory, spills and instructions. Needs no GPU.
+
+    python -m bench.compiled --arch 90 120 [--variants 'smem_*']
+
+prints one JSON object a line. Where Triton interprets (TRITON_INTERPRET=1) nothing can be compiled, so that
+this runs in a process of its own (`read_all`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import triton
+from torch.utils.cpp_extension import CUDA_HOME
+
+from reference_cuda.loader import source
+from reference_cuda.rungs import RUNGS, Rung
+from triton_sgemm.device import ARCHS
+from triton_sgemm.problem import problem
+from triton_sgemm.variants import Variant
+
+from .catalog import VARIANTS, select
+
+OPCODES = ("FFMA", "FFMA2", "LDS", "STS", "LDG", "LDGSTS", "BAR", "HMMA", "HGMMA", "LDL", "STL")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One variant for one architecture. `note` says why the figures are missing, where they are."""
+
+    variant: str
+    arch: int
+    registers: int | None = None
+    shared_bytes: int | None = None
+    opcodes: dict[str, int] = field(default_factory=dict)
+    tf32: bool = False
+    note: str = ""
+
+    @property
+    def spills(self) -> int:
+        """Instructions that move registers to and from local memory."""
+        return self.opcodes.get("LDL", 0) + self.opcodes.get("STL", 0)
+
+
+def read(variant: Variant, arch: int) -> Compiled:
+    """Compiles `variant` for a compute capability and reads the result."""
+    if arch not in variant.archs:
+        return Compiled(variant.name, arch, note=f"not written for sm_{arch}")
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        if variant.launch:
+            x = torch.empty(4096, 4096, device="cpu")
+            kernel = variant.launch(problem(x, x, None, x, 1.0, 0.0), x, x, None, x).compile(arch)
+            cubin.write_bytes(kernel.asm["cubin"])
+            return _disassemble(variant, arch, cubin, kernel.metadata.shared, "tf32" in kernel.asm["ptx"])
+        rung = next((r for r in RUNGS if variant.backend == "cuda" and variant.name == f"{r.name}_cuda"), None)
+        if rung is None:
+            return Compiled(variant.name, arch, note="runs other variants' kernels or cuBLAS")
+        nvcc = Path(CUDA_HOME, "bin", "nvcc") if CUDA_HOME else None
+        found = nvcc if nvcc and nvcc.exists() else shutil.which("nvcc")
+        if not found:
+            return Compiled(variant.name, arch, note="nvcc was not found")
+        return _disassemble(variant, arch, cubin, _nvcc(str(found), rung, arch, cubin), False)
+
+
+def _nvcc(nvcc: str, rung: Rung, arch: int, cubin: Path) -> int:
+    """Compiles a rung to `cubin`; returns the bytes of shared memory that ptxas reports."""
+    text = cubin.with_suffix(".cu")
+    text.write_text(source((rung,))[1])
+    command = [nvcc, "-cubin", f"-arch=sm_{arch}", "-O3", "-Xptxas", "-v", "-o", str(cubin), str(text)]
+    log = subprocess.run(command, capture_output=True, text=True)
+    if log.returncode:
+        raise RuntimeError(f"nvcc refused {rung.name} for sm_{arch}:\n{log.stderr[-2000:]}")
+    return sum(int(n) for n in re.findall(r"(\d+) bytes smem", log.stderr))
+
+
+def _disassemble(variant: Variant, arch: int, cubin: Path, shared: int, tf32: bool) -> Compiled:
+    tools = triton.knobs.nvidia
+    usage = subprocess.run(
+        [tools.cuobjdump.path, "-res-usage", str(cubin)], capture_output=True, text=True, check=True
+    ).stdout
+    sass = subprocess.run([tools.nvdisasm.path, str(cubin)], capture_output=True, text=True, check=True).stdout
+    names = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", sass, re.MULTILINE)
+    registers = re.search(r"REG:(\d+)", usage)
+    if not names or not registers:
+        raise RuntimeError(f"{variant.name} for sm_{arch}: the disassembly could not be read")
+    return Compiled(variant.name, arch, int(registers.group(1)), shared, {op: names.count(op) for op in OPCODES}, tf32)
+
+
+def read_all(archs: list[int], patterns: list[str] | None = None) -> list[Compiled]:
+    """`read` for variants and architectures, in a process that compiles even if this one interprets."""
+    command = [sys.executable, "-m", "bench.compiled", "--arch", *map(str, archs), "--variants", *(patterns or ["*"])]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"})
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def main() -> None:
+    """Prints the figures as JSON lines."""
+    parser = argparse.ArgumentParser(prog="python -m bench.compiled", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--arch", type=int, nargs="+", choices=sorted(ARCHS), default=sorted(ARCHS))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    args = parser.parse_args()
+    if triton.knobs.runtime.interpret:  # set when `bench` was imported without a GPU
+        os.environ["TRITON_INTERPRET"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "bench.compiled", *sys.argv[1:]])
+    for variant in select(args.variants):
+        for arch in args.arch:
+            print(json.dumps(asdict(read(variant, arch))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

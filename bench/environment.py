@@ -1,0 +1,64 @@
+"""Where a number was obtained: the GPU, the versions, the commit, and what could have changed the baseline."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from triton_sgemm.device import gpu
+
+# each of these changes what cuBLAS or Triton does with float32; a set one is reported
+SWITCHES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TRITON_F32_DEFAULT",
+    "TRITON_DEFAULT_FP_FUSION",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What every row of a results file repeats."""
+
+    gpu: str
+    driver: str
+    torch: str
+    triton: str
+    commit: str
+    date: str
+
+    def header(self) -> str:
+        """The lines above the tables."""
+        switches = [f"{name}={os.environ[name]}" for name in SWITCHES if name in os.environ]
+        return (
+            f"{self.gpu}, driver {self.driver or '-'} | torch {self.torch}, Triton {self.triton}, "
+            f"Python {platform.python_version()} | commit {self.commit}, {self.date}\n"
+            "baseline: cuBLAS through torch.mm, fp32_precision 'ieee' (TF32 off)"
+            + (f" | set in the environment: {', '.join(switches)}" if switches else "")
+        )
+
+
+def environment() -> Environment:
+    """Reads it; the commit comes from the variable COMMIT where there is no git checkout."""
+    on_gpu = torch.cuda.is_available()
+    return Environment(
+        gpu=gpu(torch.cuda.current_device()).name if on_gpu else "no CUDA GPU",
+        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+        torch=torch.__version__,
+        triton=triton.__version__,
+        commit=os.environ.get("COMMIT") or _output("git", "describe", "--always", "--dirty") or "unknown",
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,90 @@
+"""The raw CUDA rungs: one `.cu` file and one line of `RUNGS` each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kernel of this folder and the launch that it expects.
+
+    `kernel` is the C++ expression that is launched. The grid is one block a tile of C,
+    `blockIdx.x` walking the tiles along M and `blockIdx.y` those along N.
+    """
+
+    name: str
+    number: int
+    kernel: str
+    tile: tuple[int, int]
+    threads: int
+    multiple_of: int = 1
+
+    @property
+    def source(self) -> str:
+        """The text of the rung's `.cu` file."""
+        return (HERE / f"{self.name}.cu").read_text()
+
+    @property
+    def doc(self) -> str:
+        """The comment that opens the `.cu` file, without its slashes."""
+        lines = self.source.splitlines()
+        head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("//"))]
+        return "\n".join(line.removeprefix("//").removeprefix(" ") for line in head)
+
+    def grid(self, M: int, N: int) -> tuple[int, int]:
+        """Blocks along x (rows of tiles) and y (columns of tiles) for an M x N output."""
+        return -(-M // self.tile[0]), -(-N // self.tile[1])
+
+    def check(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """Raises TypeError or ValueError unless the kernel may be launched as `out = a @ b`.
+
+        Nothing in a kernel checks its arguments: it gets three pointers and three `int` sizes.
+        """
+        tensors = {"a": a, "b": b, "out": out}
+        for label, t in tensors.items():
+            what, shape = f"{self.name}: {label}", tuple(t.shape)
+            if t.dtype != torch.float32:
+                raise TypeError(f"{what} is {t.dtype}; need torch.float32")
+            if t.device != a.device:
+                raise ValueError(f"{what} is on {t.device} but a is on {a.device}; need one device")
+            if t.ndim != 2:
+                raise ValueError(f"{what} is {shape}; need a matrix, one product a call")
+            if not t.is_contiguous():
+                raise ValueError(f"{what} is {shape} with strides {t.stride()}; need contiguous rows: .contiguous()")
+            if t.numel() > 2**31 - 1:
+                raise ValueError(f"{what} is {shape}, {t.numel()} elements; an int index reaches 2**31 - 1: cut it")
+
+        (M, K), (inner, N) = a.shape, b.shape
+        shapes = f"{self.name}: a is {(M, K)} but b is {(inner, N)}"
+        if inner != K:
+            raise ValueError(f"{shapes}: inner sizes {K} and {inner} differ; need a (M, K) and b (K, N)")
+        if out.shape != (M, N):
+            raise ValueError(f"{self.name}: out is {tuple(out.shape)} but the result is {(M, N)}; need that shape")
+        odd = [f"{name}={size}" for name, size in {"M": M, "N": N, "K": K}.items() if size % self.multiple_of]
+        if odd:
+            raise ValueError(
+                f"{self.name}: M, N and K must be multiples of {self.multiple_of}; got {', '.join(odd)}: "
+                "pad with zeros, or take a rung that checks its bounds"
+            )
+        if self.grid(M, N)[1] > 65535:
+            raise ValueError(
+                f"{self.name}: N={N} is {self.grid(M, N)[1]} tiles of {self.tile[1]} columns; "
+                "the y of a grid reaches 65535: cut b and out into panels"
+            )
+        for label, t in {"a": a, "b": b}.items():
+            if t.data_ptr() < out.data_ptr() + out.nbytes and out.data_ptr() < t.data_ptr() + t.nbytes:
+                raise ValueError(f"{self.name}: out shares memory with {label}, which is still read; pass a fresh out")
+
+
+RUNGS = (
+    Rung("naive", 1, "sgemm_naive<32>", tile=(32, 32), threads=1024),
+    Rung("coalesced", 2, "sgemm_coalesced<32>", tile=(32, 32), threads=1024),
+    Rung("smem_tiling", 3, "sgemm_smem_tiling<32>", tile=(32, 32), threads=1024, multiple_of=32),
+)

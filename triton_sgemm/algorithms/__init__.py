@@ -1,0 +1,1 @@
+"""What `plan` may choose from: one algorithm a file."""

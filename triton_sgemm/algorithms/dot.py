@@ -1,0 +1,114 @@
+"""Strict float32 in plain Triton, on any GPU and in Triton's interpreter.
+
+One program computes a BLOCK_M x BLOCK_N tile of C. Every product is a float32 fused multiply-add
+(`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order.
+With 64x64x32 and 4 warps a thread owns 32 outputs, a tile costs 2K/64 global loads an output
+(16 FLOP/byte), and `num_stages` copies are in flight behind the arithmetic.
+Programs walk C in strips of GROUP_M tile rows, so that neighbours share A and B in the L2 cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import Launch
+from ..problem import Problem
+from ..variants import Variant
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A program's share of C, the depth of one step, and how many warps and copies in flight it takes."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    num_warps: int
+    num_stages: int
+    GROUP_M: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
+
+
+LARGE = Tile(64, 64, 32, num_warps=4, num_stages=3)
+SMALL = Tile(32, 32, 32, num_warps=4, num_stages=3)
+
+
+@triton.jit
+def dot_kernel(
+    a_ptr, b_ptr, c_ptr, out_ptr,
+    M, N, K, alpha, beta,
+    batch, a_batch, b_batch, c_batch, out_batch,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on,
+    HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    # which product of the batch; offsets are int64, since a view's parent may be very large
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    z = tl.program_id(0) // (tiles_m * tiles_n)
+    for i in tl.static_range(len(batch)):
+        axis: tl.constexpr = len(batch) - 1 - i
+        index = (z % batch[axis]).to(tl.int64)
+        a_ptr += index * a_batch[axis]
+        b_ptr += index * b_batch[axis]
+        out_ptr += index * out_batch[axis]
+        if HAS_C:
+            c_ptr += index * c_batch[axis]
+        z = z // batch[axis]
+
+    # which tile of C
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
+    strip = tile // (GROUP_M * tiles_n)
+    rows = tl.minimum(tiles_m - strip * GROUP_M, GROUP_M)
+    pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
+    pid_n = tile % (GROUP_M * tiles_n) // rows
+
+    # pointers to the first tiles
+    offs_m = (pid_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    offs_n = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    in_m = (offs_m < M)[:, None]
+    in_n = (offs_n < N)[None, :]
+    a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak  # (BLOCK_M, BLOCK_K)
+    b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn  # (BLOCK_K, BLOCK_N)
+
+    # walk K: load, multiply, advance
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        a = tl.load(a_ptrs, mask=in_m & (offs_k < K - k)[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=in_n & (offs_k < K - k)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+
+    # write alpha * acc + beta * C
+    acc = alpha * acc
+    if HAS_C:
+        c = tl.load(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn, mask=in_m & in_n)
+        acc += beta * c
+    tl.store(out_ptr + offs_m[:, None] * stride_om + offs_n[None, :] * stride_on, acc, mask=in_m & in_n)
+
+
+def programs(p: Problem, tile: Tile) -> int:
+    """How many tiles the problem's output has."""
+    return p.batches * triton.cdiv(p.M, tile.BLOCK_M) * triton.cdiv(p.N, tile.BLOCK_N)
+
+
+def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile = LARGE) -> Launch:
+    """The launch that computes `p`; the tensors give the addresses only, `p` has their strides."""
+    c_strides = p.c_strides or p.out_strides
+    args = (
+        a, b, out if c is None else c, out,
+        p.M, p.N, p.K, p.alpha, p.beta,
+        p.batch, p.a_strides[:-2], p.b_strides[:-2], c_strides[:-2], p.out_strides[:-2],
+        *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
+    )  # fmt: skip
+    return Launch(dot_kernel, programs(p, tile), args, {"HAS_C": p.c_strides is not None, **asdict(tile)})
+
+
+VARIANTS = (Variant("dot", "triton", "ieee", launch=launch, doc=__doc__, batched=True),)

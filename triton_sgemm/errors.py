@@ -1,0 +1,17 @@
+"""What a wrong call raises: Python's own kinds, and torch's `RuntimeError` too, so that both `except`s work."""
+
+
+class ShapeError(ValueError, RuntimeError):
+    """Shapes that do not fit together."""
+
+
+class DtypeError(TypeError, RuntimeError):
+    """dtypes that differ, or that are not supported here."""
+
+
+class DeviceError(ValueError, RuntimeError):
+    """Tensors that are not all on one device."""
+
+
+class OverlapError(ValueError, RuntimeError):
+    """An output that shares memory with itself or with an operand."""

@@ -1,0 +1,48 @@
+"""What a caller may ask of the arithmetic, and how torch's own switch is read and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+PRECISIONS = ("ieee", "fp32", "tf32")
+
+
+def check_precision(name: str, precision: str | None) -> None:
+    """Raises ValueError unless `precision` is None or one of PRECISIONS."""
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"{name}: precision is {precision!r}; use None or one of {', '.join(map(repr, PRECISIONS))}")
+
+
+@contextmanager
+def torch_matmul_precision(value: str) -> Iterator[None]:
+    """torch's float32 CUDA matmuls in `value` ("ieee" or "tf32"); what was set before comes back."""
+    # only the newer of torch's two switches: reading the older one throws once the newer was set
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = value
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@contextmanager
+def no_less_accurate(precision: str | None, a: Tensor) -> Iterator[None]:
+    """While torch serves a float32 CUDA product: no autocast to half.
+
+    Raises ValueError where the caller asked for "ieee" or "fp32" but torch is set to use TF32: its
+    backward would, long after this call.
+    """
+    if a.dtype != torch.float32 or not a.is_cuda:
+        yield
+        return
+    if precision in ("ieee", "fp32") and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        raise ValueError(
+            f"precision is {precision!r} but an operand requires a gradient, which torch computes, and torch is set to "
+            "TF32; set torch.backends.cuda.matmul.fp32_precision = 'ieee', or detach the operands"
+        )
+    with torch.autocast("cuda", enabled=False):
+        yield

@@ -1,0 +1,217 @@
+"""One batched product as plain numbers, and every check of what a caller passes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import DeviceError, DtypeError, OverlapError, ShapeError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[z] = alpha * A[z] @ B[z] + beta * C[z], with A (M, K), B (K, N), C and the result (M, N).
+
+    `batch` is the shape that z runs over, () for one product. A stride tuple holds, in elements,
+    one stride for each batch dimension and then the two of the matrix; 0 where an operand is
+    broadcast. `c_strides` is None where beta is 0: C is then never read.
+    """
+
+    batch: tuple[int, ...]
+    M: int
+    N: int
+    K: int
+    a_strides: tuple[int, ...]
+    b_strides: tuple[int, ...]
+    c_strides: tuple[int, ...] | None
+    out_strides: tuple[int, ...]
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    @property
+    def batches(self) -> int:
+        """How many products there are."""
+        return math.prod(self.batch)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations, a multiply and an add counted as two."""
+        return 2 * self.batches * self.M * self.N * self.K
+
+
+def problem(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float) -> Problem:
+    """The smallest problem that computes `out = alpha * a @ b + beta * c`.
+
+    Shapes    a (*batch, M, K), b (*batch, K, N), c and out (*batch, M, N), all expanded alike.
+    """
+    *batch, M, K = a.shape
+    N = b.shape[-1]
+    if alpha == 0:
+        K = 0  # BLAS: A and B are not read, so that a NaN there is harmless
+    if K == 0:
+        alpha = 0.0
+    if beta == 0:
+        c = None
+    return _fold(
+        Problem(
+            tuple(batch), M, N, K, a.stride(), b.stride(), None if c is None else c.stride(), out.stride(), alpha, beta
+        )
+    )
+
+
+def _fold(p: Problem) -> Problem:
+    """Fewer batch dimensions for the same product.
+
+    Dimensions of size 1 go, neighbours that every tensor walks with one stride become one, and where B
+    is the same for all of the last dimension, its products are the rows of one taller A.
+    """
+    strides = [s for s in (p.a_strides, p.b_strides, p.c_strides, p.out_strides) if s is not None]
+    dims: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride of each tensor
+    for axis, size in enumerate(p.batch):
+        step = tuple(s[axis] for s in strides)
+        if size == 1:
+            continue
+        if dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):
+            dims[-1] = (dims[-1][0] * size, step)
+        else:
+            dims.append((size, step))
+
+    rows = [s[-2] for s in strides]
+    M = p.M
+    if dims:
+        size, step = dims[-1]
+        others = [i for i in range(len(strides)) if i != 1]  # all but B
+        if step[1] == 0 and (M == 1 or all(step[i] == M * rows[i] for i in others)):
+            if M == 1:
+                rows = [step[i] if i in others else rows[i] for i in range(len(rows))]
+            M *= size
+            dims.pop()
+
+    folded = [(*(step[i] for _, step in dims), rows[i], s[-1]) for i, s in enumerate(strides)]
+    a, b, *c, out = folded
+    return replace(
+        p,
+        batch=tuple(size for size, _ in dims),
+        M=M,
+        a_strides=a,
+        b_strides=b,
+        c_strides=c[0] if c else None,
+        out_strides=out,
+    )
+
+
+def check_operands(name: str, **tensors: Tensor | None) -> None:
+    """Raises TypeError, DtypeError or DeviceError unless the tensors share one dtype and one device."""
+    first: tuple[str, Tensor] | None = None
+    for label, t in tensors.items():
+        if t is None:
+            continue
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name}: {label} is a {type(t).__name__}; need a torch.Tensor")
+        if first is None:
+            first = label, t
+        elif t.dtype != first[1].dtype:
+            raise DtypeError(
+                f"{name}: {first[0]} is {first[1].dtype} but {label} is {t.dtype}; "
+                f"convert one, for instance {label}.to({first[1].dtype})"
+            )
+        elif t.device != first[1].device:
+            raise DeviceError(
+                f"{name}: {first[0]} is on {first[1].device} but {label} is on {t.device}; "
+                f"move one, for instance {label}.to({str(first[1].device)!r})"
+            )
+
+
+def product_shape(name: str, a: Tensor, b: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The shape of `torch.matmul(a, b)`, and those of A and B as broadcast batches of matrices.
+
+    Raises ShapeError for a 0-D operand, inner sizes that differ and batches that do not broadcast.
+    """
+    shapes = f"{name}: a is {tuple(a.shape)} but b is {tuple(b.shape)}"
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(f"{shapes}: need 1-D tensors at least; multiply by a number with *")
+    M, K = (1, a.shape[0]) if a.ndim == 1 else a.shape[-2:]
+    inner, N = (b.shape[0], 1) if b.ndim == 1 else b.shape[-2:]
+    if inner != K:
+        raise ShapeError(f"{shapes}: inner sizes {K} and {inner} differ; need a (..., M, K) and b (..., K, N)")
+    try:
+        batch = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    except RuntimeError:
+        raise ShapeError(
+            f"{shapes}: batch sizes {tuple(a.shape[:-2])} and {tuple(b.shape[:-2])} do not broadcast; "
+            "each pair, from the right, must be equal or hold a 1"
+        ) from None
+    result = batch + ((M,) if a.ndim > 1 else ()) + ((N,) if b.ndim > 1 else ())
+    return result, (*batch, M, K), (*batch, K, N)
+
+
+def expand_c(name: str, c: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`c` as a view of the result's shape; raises ShapeError where it does not broadcast to it."""
+    try:
+        return c.expand(shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"{name}: c is {tuple(c.shape)} but the result is {shape}; need a c that broadcasts to it"
+        ) from None
+
+
+def check_out(name: str, out: Tensor, shape: tuple[int, ...], a: Tensor, b: Tensor, c: Tensor | None) -> None:
+    """Raises unless `out` has the result's shape and no element of it lies where another value is needed.
+
+    `out` may be `c` itself: each element is read before it is written.
+    """
+    if tuple(out.shape) != shape:
+        raise ShapeError(f"{name}: out is {tuple(out.shape)} but the result is {shape}; pass an out of that shape")
+    if _may_hold_twice(out):
+        raise OverlapError(
+            f"{name}: out has strides {out.stride()} for shape {shape}, so that elements share memory; "
+            "pass out.contiguous() or a fresh tensor"
+        )
+    for label, t in (("a", a), ("b", b), ("c", c)):
+        if t is None or (label == "c" and _same_view(t, out)):
+            continue
+        if _share_memory(t, out):
+            raise OverlapError(
+                f"{name}: out shares memory with {label}, which is still being read; "
+                f"pass {label}.clone() or a fresh out"
+            )
+
+
+def _same_view(t: Tensor, out: Tensor) -> bool:
+    return t.data_ptr() == out.data_ptr() and t.shape == out.shape and t.stride() == out.stride()
+
+
+def _may_hold_twice(t: Tensor) -> bool:
+    """True unless every larger stride steps over all that the smaller ones span."""
+    span = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1):
+        if stride <= span:
+            return t.numel() > 0
+        span += stride * (size - 1)
+    return False
+
+
+class _Footprint:
+    """Describes a tensor's memory to numpy, which only compares addresses and reads nothing."""
+
+    def __init__(self, t: Tensor) -> None:
+        self.__array_interface__ = {
+            "data": (t.data_ptr(), False),
+            "shape": tuple(t.shape),
+            "strides": tuple(s * t.element_size() for s in t.stride()),
+            "typestr": f"|V{t.element_size()}",
+            "version": 3,
+        }
+
+
+def _share_memory(t: Tensor, out: Tensor) -> bool:
+    if t.numel() == 0 or out.numel() == 0:
+        return False
+    try:
+        return np.shares_memory(np.asarray(_Footprint(t)), np.asarray(_Footprint(out)), max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True

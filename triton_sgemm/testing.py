@@ -1,0 +1,101 @@
+"""Float64 reference, error measures and bounds: what tests and bench both mean by "right".
+
+u = 2^-24 is float32's unit roundoff. Errors are measured against S = |alpha| |A||B| + |beta| |C| + K 2^-149,
+element by element: it is what a dot product's error is proportional to, and cancellation does not shrink it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+U = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`value` is alpha * A @ B + beta * C in float64, `scale` is S, both (..., M, N); `depth` is K."""
+
+    value: Tensor
+    scale: Tensor
+    depth: int
+
+
+def reference(a: Tensor, b: Tensor, alpha: float = 1.0, beta: float = 0.0, c: Tensor | None = None) -> Reference:
+    """The float64 product of float32 operands a (..., M, K) and b (..., K, N), and its scale.
+
+    NaN and Inf in the operands are the caller's to compare: `scale` is then NaN or Inf too.
+    """
+    a, b = a.double(), b.double()
+    K = a.shape[-1]
+    value = alpha * (a @ b)
+    scale = abs(alpha) * (a.abs() @ b.abs()) + K * 2.0**-149
+    if c is not None and beta != 0:
+        value += beta * c.double()
+        scale += abs(beta) * c.double().abs()
+    return Reference(value, scale, K)
+
+
+def random_bound(K: int) -> float:
+    """(4 + 1.5 sqrt(K)) u: honest float32 keeps it on random data with room to spare, TF32 misses it."""
+    return (4 + 1.5 * K**0.5) * U
+
+
+def ieee_bound(K: int) -> float:
+    """gamma_(K+3) = (K+3) u / (1 - (K+3) u): no float32 dot product in any order, scaled and added to C, is worse.
+
+    Source: N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.
+    """
+    n = (K + 3) * U
+    return n / (1 - n) if n < 1 else float("inf")
+
+
+@dataclass(frozen=True)
+class Errors:
+    """`relative` is the Frobenius norm of the error over that of the reference; `largest` is max |error| / S."""
+
+    relative: float
+    largest: float
+
+    def within(self, bound: float) -> bool:
+        """Whether every element keeps `bound`; NaN never does."""
+        return self.largest <= bound
+
+
+def errors(result: Tensor, expected: Reference) -> Errors:
+    """Measures a result; a NaN anywhere makes both measures NaN. Raises ValueError for another shape."""
+    if result.shape != expected.value.shape:
+        raise ValueError(f"the result is {tuple(result.shape)} but the reference is {tuple(expected.value.shape)}")
+    if result.numel() == 0:
+        return Errors(0.0, 0.0)
+    difference = result.double() - expected.value
+    ratio = torch.where(difference == 0, 0.0, difference.abs() / expected.scale)
+    norm = expected.value.norm().item()
+    relative = difference.norm().item() / norm if norm else (0.0 if not difference.any() else float("inf"))
+    return Errors(relative, ratio.max().item())
+
+
+def guarded(
+    shape: tuple[int, ...],
+    device: str | torch.device = "cpu",
+    *,
+    fill: float = float("nan"),
+    pad: int = 0,
+    offset: int = 64,
+) -> tuple[Tensor, Callable[[], bool]]:
+    """A tensor inside a larger buffer of NaN, and a function that tells whether the bytes around it are as they were.
+
+    `pad` more elements follow each row (the leading dimension grows), `offset` elements come before.
+    """
+    *batch, rows, cols = shape
+    parent = torch.full((offset + 64 + (rows * (cols + pad)) * math.prod(batch),), float("nan"), device=device)
+    inner = parent[offset : parent.numel() - 64].view(*batch, rows, cols + pad)[..., :cols]
+    outside = torch.ones_like(parent, dtype=torch.bool)
+    outside[offset : parent.numel() - 64].view(*batch, rows, cols + pad)[..., :cols] = False
+    inner.fill_(fill)
+    before = parent[outside].view(torch.int32).clone()
+    return inner, lambda: torch.equal(parent[outside].view(torch.int32), before)
