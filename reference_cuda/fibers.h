@@ -112,7 +112,8 @@ inline Span shared_memory() {
         size_t bytes = 0;
         for (int i = 0; i < library->dlpi_phnum; ++i) {
           const auto &segment = library->dlpi_phdr[i];
-          const uintptr_t offset = reinterpret_cast<uintptr_t>(&scheduler) - (library->dlpi_addr + segment.p_vaddr);
+          const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
+          const uintptr_t offset = reinterpret_cast<uintptr_t>(&scheduler) - begin;
           if (segment.p_type == PT_LOAD) ours |= offset < segment.p_memsz;
           if (segment.p_type == PT_TLS) bytes = segment.p_memsz;
         }
@@ -166,7 +167,8 @@ inline const char *run_block(Shuffle &shuffle) {
     if (there < threads.size()) {
       static char message[200];
       snprintf(message, sizeof message,
-               "__syncthreads() was not reached by every thread of block (%u, %u): %zu of %zu wait at line %d",
+               "__syncthreads() was not reached by every thread of block (%u, %u): "
+               "%zu of %zu wait at line %d",
                blockIdx.x, blockIdx.y, there, threads.size(), line);
       return message;
     }

@@ -21,7 +21,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .rungs import RUNGS, Rung
+from .rungs import CACHE, RUNGS, Rung
 
 FLAGS = ("-O3", "-lineinfo")
 
@@ -161,10 +161,9 @@ def _build(rungs: tuple[Rung, ...], capability: tuple[int, int]) -> ModuleType:
 @contextmanager
 def _sole_builder(name: str) -> Iterator[Path]:
     """The folder to build in, held against other processes; the system frees the lock of one that was killed."""
-    root = Path(os.environ.get("TRITON_SGEMM_CACHE", Path.home() / ".cache" / "triton_sgemm"))
-    folder = root / name
+    folder = CACHE / name
     folder.mkdir(parents=True, exist_ok=True)
-    with open(root / f"{name}.lock", "w") as lock:
+    with open(CACHE / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "lock").unlink(
             missing_ok=True

@@ -14,15 +14,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .rungs import HERE, Rung
-
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton_sgemm" / "on_cpu"
+from .rungs import CACHE, HERE, Rung
 
 FLAGS = (
     *("-O2", "-std=c++17", "-shared", "-fPIC"),
     "-fvisibility=hidden",  # else the As of a second library is the As of the first one loaded
     "-fno-strict-aliasing",  # CUDA lets a float4 pointer read floats
     "-ffp-contract=fast",  # acc += a * b is one fused multiply-add, as on the GPU
+    "-fno-tree-vectorize",  # a vectorised sum multiplies first and adds afterwards, unfused
 )
 
 PROGRAM = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton_sgemm"  # for all that is built
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,16 @@ class Rung:
             if t.ndim != 2:
                 raise ValueError(f"{what} is {shape}; need a matrix, one product a call")
             if not t.is_contiguous():
-                raise ValueError(f"{what} is {shape} with strides {t.stride()}; need contiguous rows: .contiguous()")
+                raise ValueError(f"{what} is {shape} with strides {t.stride()}; call .contiguous()")
             if t.numel() > 2**31 - 1:
-                raise ValueError(f"{what} is {shape}, {t.numel()} elements; an int index reaches 2**31 - 1: cut it")
+                raise ValueError(f"{what} is {shape}, {t.numel()} elements; int reaches 2**31 - 1: cut it")
 
         (M, K), (inner, N) = a.shape, b.shape
         shapes = f"{self.name}: a is {(M, K)} but b is {(inner, N)}"
         if inner != K:
             raise ValueError(f"{shapes}: inner sizes {K} and {inner} differ; need a (M, K) and b (K, N)")
         if out.shape != (M, N):
-            raise ValueError(f"{self.name}: out is {tuple(out.shape)} but the result is {(M, N)}; need that shape")
+            raise ValueError(f"{self.name}: out is {tuple(out.shape)}; need {(M, N)}, the shape of a @ b")
         odd = [f"{name}={size}" for name, size in {"M": M, "N": N, "K": K}.items() if size % self.multiple_of]
         if odd:
             raise ValueError(
@@ -80,7 +82,7 @@ class Rung:
             )
         for label, t in {"a": a, "b": b}.items():
             if t.data_ptr() < out.data_ptr() + out.nbytes and out.data_ptr() < t.data_ptr() + t.nbytes:
-                raise ValueError(f"{self.name}: out shares memory with {label}, which is still read; pass a fresh out")
+                raise ValueError(f"{self.name}: out shares memory with {label}; pass a fresh out")
 
 
 RUNGS = (

@@ -11,6 +11,12 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+
+def cdiv(n: int, d: int) -> int:
+    """n / d, rounded up (`triton.cdiv` takes microseconds, and a call needs several)."""
+    return -(-n // d)
+
+
 MAX_PROGRAMS = 2**31 - 1  # along x of a grid; y and z hold 65535 only, so nothing goes there
 
 

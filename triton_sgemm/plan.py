@@ -8,6 +8,8 @@ from .algorithms import dot
 from .device import Gpu
 from .problem import Problem
 
+FILLED = 0.9  # the share of the SMs that must have a program
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -19,7 +21,13 @@ class Plan:
 
 
 def plan(problem: Problem, gpu: Gpu | None) -> Plan:
-    """Chooses for a problem and a GPU (None: the interpreter)."""
-    if gpu is not None and dot.programs(problem, dot.LARGE) < gpu.sms:
-        return Plan("dot", dot.SMALL, f"tiles of {dot.LARGE} would leave some of the {gpu.sms} SMs idle")
-    return Plan("dot", dot.LARGE, "strict float32 serves every precision")
+    """Chooses for a problem and a GPU (None: the interpreter).
+
+    The largest tile that still gives (nearly) every SM a program: larger tiles load less an output, but
+    idle SMs cost more than that. Measured on an H200: docs/worklog/001-dot-tiles.md.
+    """
+    enough = FILLED * (gpu.sms if gpu else 1)
+    for tile in dot.TILES:
+        if dot.programs(problem, tile) >= enough:
+            return Plan("dot", tile, f"the largest tile with {enough:.0f} programs or more")
+    return Plan("dot", dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU")

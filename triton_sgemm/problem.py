@@ -139,7 +139,7 @@ def product_shape(name: str, a: Tensor, b: Tensor) -> tuple[tuple[int, ...], tup
     if inner != K:
         raise ShapeError(f"{shapes}: inner sizes {K} and {inner} differ; need a (..., M, K) and b (..., K, N)")
     try:
-        batch = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+        batch = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])) if a.ndim > 2 or b.ndim > 2 else ()
     except RuntimeError:
         raise ShapeError(
             f"{shapes}: batch sizes {tuple(a.shape[:-2])} and {tuple(b.shape[:-2])} do not broadcast; "

@@ -2,20 +2,21 @@
 
 One program computes a BLOCK_M x BLOCK_N tile of C. Every product is a float32 fused multiply-add
 (`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order.
-With 64x64x32 and 4 warps a thread owns 32 outputs, a tile costs 2K/64 global loads an output
-(16 FLOP/byte), and `num_stages` copies are in flight behind the arithmetic.
+With 128x128x32 and 8 warps a thread owns 64 outputs, an output costs 2K/128 global loads (32 FLOP/byte),
+and `num_stages` tiles are in flight behind the arithmetic.
 Programs walk C in strips of GROUP_M tile rows, so that neighbours share A and B in the L2 cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import Launch
+from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 
@@ -31,12 +32,21 @@ class Tile:
     num_stages: int
     GROUP_M: int = 8
 
+    @cached_property
+    def options(self) -> dict[str, int]:
+        """The kernel's keyword arguments."""
+        return asdict(self)
+
     def __str__(self) -> str:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
 
 
-LARGE = Tile(64, 64, 32, num_warps=4, num_stages=3)
-SMALL = Tile(32, 32, 32, num_warps=4, num_stages=3)
+TILES = (  # from the largest down
+    Tile(128, 128, 32, num_warps=8, num_stages=3),
+    Tile(64, 128, 32, num_warps=8, num_stages=3),
+    Tile(32, 32, 32, num_warps=2, num_stages=3),
+    Tile(16, 32, 64, num_warps=2, num_stages=3),
+)
 
 
 @triton.jit
@@ -96,10 +106,10 @@ def dot_kernel(
 
 def programs(p: Problem, tile: Tile) -> int:
     """How many tiles the problem's output has."""
-    return p.batches * triton.cdiv(p.M, tile.BLOCK_M) * triton.cdiv(p.N, tile.BLOCK_N)
+    return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
 
 
-def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile = LARGE) -> Launch:
+def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides."""
     c_strides = p.c_strides or p.out_strides
     args = (
@@ -108,7 +118,10 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile
         p.batch, p.a_strides[:-2], p.b_strides[:-2], c_strides[:-2], p.out_strides[:-2],
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
-    return Launch(dot_kernel, programs(p, tile), args, {"HAS_C": p.c_strides is not None, **asdict(tile)})
+    return Launch(dot_kernel, programs(p, tile), args, {"HAS_C": p.c_strides is not None, **tile.options})
 
 
-VARIANTS = (Variant("dot", "triton", "ieee", launch=launch, doc=__doc__, batched=True),)
+VARIANTS = tuple(
+    Variant(f"dot_{tile}", "triton", "ieee", launch=partial(launch, tile=tile), doc=__doc__, batched=True)
+    for tile in TILES
+)

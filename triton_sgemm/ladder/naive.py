@@ -9,12 +9,11 @@ Twin: reference_cuda/naive.cu. Chapter: the kernel before "global memory coalesc
 
 from __future__ import annotations
 
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..launch import Launch
+from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 
@@ -73,7 +72,7 @@ def launch_outer_product(
         *p.a_strides, *p.b_strides, *c_strides, *p.out_strides,
     )  # fmt: skip
     options = {"HAS_C": p.c_strides is not None, "BLOCKSIZE": 32, "LAYOUT": layout, "num_warps": 32}
-    return Launch(outer_product_kernel, triton.cdiv(p.M, 32) * triton.cdiv(p.N, 32), args, options)
+    return Launch(outer_product_kernel, cdiv(p.M, 32) * cdiv(p.N, 32), args, options)
 
 
 def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> Launch:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import Launch
+from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 
@@ -65,7 +65,7 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> L
         *p.a_strides, *p.b_strides, *c_strides, *p.out_strides,
     )  # fmt: skip
     options = {"HAS_C": p.c_strides is not None, "BLOCKSIZE": 32, "num_warps": 32, "num_stages": 1}
-    return Launch(smem_tiling_kernel, triton.cdiv(p.M, 32) * triton.cdiv(p.N, 32), args, options)
+    return Launch(smem_tiling_kernel, cdiv(p.M, 32) * cdiv(p.N, 32), args, options)
 
 
 VARIANT = Variant("smem_tiling_triton", "triton", "ieee", rung=3, launch=launch, doc=__doc__)
