@@ -1,0 +1,240 @@
+"""What only a GPU shows: streams, devices, graphs, very large tensors, torch's switches, the CUDA build."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.catalog import VARIANTS
+from reference_cuda import loader, rungs
+from reference_cuda.rungs import RUNGS
+from triton_sgemm import DeviceError, matmul, sgemm
+from triton_sgemm.precision import torch_matmul_precision
+from triton_sgemm.problem import problem
+from triton_sgemm.testing import errors, random_bound, reference
+
+pytestmark = pytest.mark.gpu
+
+
+def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+    return errors(result, reference(a, b)).within(random_bound(a.shape[-1]))
+
+
+def test_no_switch_of_torchs_changes_the_bits() -> None:
+    a, b = torch.randn(300, 500, device="cuda"), torch.randn(500, 200, device="cuda")
+    expected = matmul(a, b)
+    assert right(expected, a, b)
+    for switch in ("tf32", "ieee"):
+        with torch_matmul_precision(switch):
+            assert not (switch == "tf32" and right(a @ b, a, b)), "the checker should refuse torch's TF32 product"
+            for precision in (None, "ieee", "fp32", "tf32"):
+                assert torch.equal(matmul(a, b, precision=precision), expected)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert torch.equal(matmul(a, b), expected)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(matmul(a, b), expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_precision_switch_comes_back_and_reading_it_never_throws() -> None:
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    switch.allow_tf32 = True  # the older of torch's two switches; mixed use makes its reading throw
+    a = torch.randn(64, 64, device="cuda")
+    try:
+        with torch_matmul_precision("ieee"):
+            assert right(a @ a, a, a)
+        assert switch.fp32_precision == "tf32"
+        assert right(matmul(a, a), a, a)
+    finally:
+        switch.fp32_precision = before
+
+
+def test_operands_that_need_a_gradient_are_torchs() -> None:
+    a = torch.randn(64, 128, device="cuda", requires_grad=True)
+    b = torch.randn(128, 32, device="cuda")
+    with torch.autocast("cuda", torch.float16):
+        c = matmul(a, b)
+    assert c.dtype == torch.float32 and right(c.detach(), a.detach(), b)
+    c.sum().backward()
+    assert torch.allclose(a.grad, b.sum(1).expand(64, 128), atol=1e-4)
+    with torch.no_grad():
+        assert not matmul(a, b).requires_grad
+    with torch_matmul_precision("tf32"):
+        matmul(a, b)
+        with pytest.raises(ValueError, match="set torch.backends.cuda.matmul.fp32_precision = 'ieee'"):
+            matmul(a, b, precision="fp32")
+
+
+def test_vmap_goes_through_torch() -> None:
+    a, b = torch.randn(5, 8, 9, device="cuda"), torch.randn(9, 4, device="cuda")
+    with torch_matmul_precision("ieee"):
+        assert torch.allclose(torch.vmap(matmul, (0, None))(a, b), a @ b, atol=1e-5)
+
+
+def test_side_stream_and_graph() -> None:
+    a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+    for name in ("matmul_ieee", *(v.name for v in VARIANTS.values() if v.rung)):
+        out = torch.full_like(a, float("nan"))
+        x = torch.zeros_like(a)
+        run = VARIANTS[name].run
+        p = problem(x, b, None, out, 1.0, 0.0)
+        run(p, x, b, None, out)  # warm
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            x.copy_(a)
+            run(p, x, b, None, out)
+        stream.synchronize()
+        assert right(out, a, b), name
+
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(p, x, b, None, out)
+        out.fill_(float("nan"))
+        x.copy_(a.mT)
+        graph.replay()
+        assert right(out, a.mT, b), name
+
+
+def test_a_view_whose_strides_pass_2_to_the_31_elements() -> None:
+    big = torch.empty(2**31 + 4096, device="cuda")  # 8.6 GB
+    a = big.as_strided((3, 70), (2**30, 1))
+    a.copy_(torch.randn(3, 70))
+    b = torch.randn(70, 2, device="cuda")
+    out = big.as_strided((3, 2), (2**30, 1), storage_offset=1000).fill_(float("nan"))
+    assert right(matmul(a, b, out=out).contiguous(), a.contiguous(), b)
+    wide = big.as_strided((70, 3), (1, 2**30))
+    assert right(matmul(b.mT, wide), b.mT, wide.contiguous())
+
+
+def test_more_tiles_than_65535_on_each_axis() -> None:
+    for M, N in ((70_000 * 16, 1), (1, 70_000 * 32)):
+        a, b = torch.randn(M, 3, device="cuda"), torch.randn(3, N, device="cuda")
+        assert right(matmul(a, b), a, b)
+    a, b = torch.randn(70_000, 2, 3, device="cuda"), torch.randn(70_000, 3, 2, device="cuda")
+    assert right(matmul(a, b), a, b)
+
+
+@pytest.mark.slow
+def test_46341_squared() -> None:
+    n = 46341  # the first square with more than 2^31 elements
+    a, b = torch.randn(n, 8, device="cuda"), torch.randn(8, n, device="cuda")
+    out = torch.full((n, n), float("nan"), device="cuda")
+    matmul(a, b, out=out)
+    for rows in (slice(0, 64), slice(n - 64, n)):
+        assert right(out[rows], a[rows], b)
+    assert right(matmul(out[:, :64].mT, out[:, -64:]), out[:, :64].mT, out[:, -64:])
+    assert not out.isnan().any()
+
+
+def test_second_device() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    a, b = torch.randn(128, 96, device="cuda:1"), torch.randn(96, 64, device="cuda:1")
+    assert torch.cuda.current_device() == 0
+    assert right(matmul(a, b), a, b)
+    for rung in RUNGS:
+        out = torch.full((128, 64), float("nan"), device="cuda:1")
+        loader.run(rung, a, b, out)
+        assert right(out, a, b)
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(DeviceError, match="a is on cuda:1 but b is on cuda:0"):
+        matmul(a, b.to("cuda:0"))
+
+
+def test_a_tensor_on_the_gpu_and_one_on_the_cpu() -> None:
+    with pytest.raises(DeviceError, match="a is on cuda:0 but b is on cpu; move one"):
+        matmul(torch.ones(2, 2, device="cuda"), torch.ones(2, 2))
+
+
+def test_other_dtypes_are_torchs() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.complex64):
+        a = torch.randn(32, 32, device="cuda").to(dtype)
+        assert torch.equal(matmul(a, a), torch.matmul(a, a))
+    a = torch.randn(32, 32, device="cuda", dtype=torch.float64)
+    assert torch.allclose(sgemm(2.0, a, a, -1.0, a), 2 * (a @ a) - a)
+
+
+# ---- the raw CUDA rungs
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda r: r.name)
+def test_wrong_calls_of_a_cuda_rung(rung) -> None:
+    a = torch.randn(64, 64, device="cuda")
+    with pytest.raises(ValueError, match="need a CUDA device, or reference_cuda.on_cpu"):
+        loader.run(rung, a.cpu(), a.cpu(), a.cpu().clone())
+    if rung.multiple_of > 1:
+        with pytest.raises(ValueError, match=f"multiples of {rung.multiple_of}; got M=33"):
+            loader.run(rung, a[:33], a, torch.empty(33, 64, device="cuda"))
+
+
+def test_a_broken_rung_leaves_the_others_alone(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(loader, "CACHE", tmp_path)
+    broken = replace(RUNGS[0], name="coalesced", kernel="sgemm_misspelt<32>")
+    built = loader._launchers((RUNGS[0], broken), torch.cuda.get_device_capability())
+    assert callable(built["naive"])
+    assert isinstance(built["coalesced"], loader.BuildError)
+    assert re.search("coalesced: nvcc refused the source", str(built["coalesced"]))
+
+
+def test_a_killed_builds_lock_does_not_block(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(loader, "CACHE", tmp_path)
+    monkeypatch.setattr(loader, "FLAGS", (*loader.FLAGS, "-DOTHER_NAME"))
+    names = []
+    real = loader._sole_builder
+
+    def spy(name):
+        names.append(name)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()  # torch would wait for its owner
+        return real(name)
+
+    monkeypatch.setattr(loader, "_sole_builder", spy)
+    loader._build((RUNGS[0],), torch.cuda.get_device_capability())
+    assert names
+
+
+def test_the_build_restores_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.0")
+    path = os.environ["PATH"]
+    with loader._build_environment("9.0"):
+        assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0"
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "7.0" and os.environ["PATH"] == path
+
+
+def test_no_nvcc_and_no_ninja_are_named(monkeypatch, tmp_path) -> None:
+    from torch.utils import cpp_extension
+
+    why_not = loader.why_not.__wrapped__
+    monkeypatch.setattr(loader.shutil, "which", lambda tool: None)
+    assert why_not() == "ninja was not found; pip install ninja"
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    assert "nvcc was not found; install the CUDA" in why_not()
+    monkeypatch.setattr(loader, "why_not", why_not)
+    x = torch.ones(32, 32, device="cuda")
+    with pytest.raises(loader.BuildError, match="cannot be built: nvcc was not found"):
+        loader.run(RUNGS[0], x, x, torch.empty_like(x))
+    assert right(matmul(x, x), x, x)  # Triton's side is unharmed
+
+
+def _cold(cache: str) -> bool:
+    os.environ["TRITON_CACHE_DIR"] = f"{cache}/triton"
+    rungs.CACHE = loader.CACHE = rungs.Path(cache)
+    x = torch.ones(32, 32, device="cuda")
+    out = torch.empty_like(x)
+    loader.run(RUNGS[2], x, x, out)
+    return bool((matmul(x, x) == 32).all() and (out == 32).all())
+
+
+@pytest.mark.slow
+def test_eight_processes_at_a_cold_start(tmp_path) -> None:
+    with multiprocessing.get_context("spawn").Pool(8) as pool:
+        assert all(pool.map(_cold, [str(tmp_path)] * 8))

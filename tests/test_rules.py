@@ -1,0 +1,163 @@
+"""torch.matmul's rules: what is handed to torch, what is refused and how, what a problem is folded to."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_sgemm
+from triton_sgemm import DeviceError, DtypeError, OverlapError, ShapeError, matmul, sgemm
+from triton_sgemm.device import Gpu
+from triton_sgemm.launch import Launch
+from triton_sgemm.matmul import product
+from triton_sgemm.plan import plan
+from triton_sgemm.problem import Problem, problem
+
+H200 = Gpu("NVIDIA H200", 90, 132, 60 << 20, 1980.0)
+
+
+def f32(*shape: int) -> Tensor:
+    return torch.randn(shape)
+
+
+WRONG = [
+    (
+        lambda f: f(f32(128, 64), f32(48, 32)),
+        ShapeError,
+        "a is (128, 64) but b is (48, 32): inner sizes 64 and 48 differ",
+    ),
+    (lambda f: f(f32(3), f32(4)), ShapeError, "inner sizes 3 and 4 differ; need a (..., M, K) and b (..., K, N)"),
+    (lambda f: f(torch.tensor(1.0), f32(4)), ShapeError, "a is () but b is (4,): need 1-D tensors at least"),
+    (lambda f: f(f32(2, 4, 5), f32(3, 5, 6)), ShapeError, "batch sizes (2,) and (3,) do not broadcast"),
+    (lambda f: f(f32(4, 5), f32(5, 6), out=f32(4, 7)), ShapeError, "out is (4, 7) but the result is (4, 6)"),
+    (lambda f: f(f32(4, 5), f32(5, 6), out=f32(6).expand(4, 6)), OverlapError, "out has strides (0, 1)"),
+    (lambda f: f(f32(4, 5), f32(5, 6), precision="tf16"), ValueError, "precision is 'tf16'; use None or one of 'ieee'"),
+    (lambda f: f([[1.0]], f32(1, 1)), TypeError, "a is a list; need a torch.Tensor"),
+    (lambda f: f(f32(4, 5), f32(5, 6).double()), DtypeError, "a is torch.float32 but b is torch.float64; convert one"),
+    (lambda f: f(f32(4, 5), f32(5, 6).long()), DtypeError, "torch.float32 but b is torch.int64"),
+    (lambda f: f(f32(4, 5), f32(5, 6).to("meta")), DeviceError, "a is on cpu but b is on meta; move one"),
+    (lambda f: f(f32(4, 5), f32(5, 6), out=torch.empty(4, 6).half()), DtypeError, "out is torch.float16"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), WRONG, ids=[w[2][:40] for w in WRONG])
+def test_wrong_calls_say_what_came_and_what_to_do(call, kind, text) -> None:
+    def both(a, b, **kw):
+        if "precision" in kw or not isinstance(a, Tensor) or kind in (DtypeError, DeviceError):
+            return matmul(a, b, **kw)
+        return product("matmul", a, b, **kw)  # shapes of CPU tensors are torch's to refuse in the public call
+
+    with pytest.raises(kind, match=re.escape(text)):
+        call(both)
+    assert str(kind) and issubclass(kind, (TypeError, ValueError))
+
+
+def test_errors_are_torchs_kind_too() -> None:
+    for kind in (ShapeError, DtypeError, DeviceError, OverlapError):
+        assert issubclass(kind, RuntimeError)
+
+
+def test_sgemm_needs_c_for_a_beta() -> None:
+    with pytest.raises(ValueError, match=r"beta is 2.0 but c is missing; pass c, or beta=0"):
+        sgemm(1.0, f32(2, 2), f32(2, 2), 2.0)
+    with pytest.raises(ShapeError, match=r"c is \(3,\) but the result is \(2, 2\)"):
+        product("sgemm", f32(2, 2), f32(2, 2), beta=1.0, c=f32(3))
+
+
+def test_out_may_lie_beside_an_operand_but_not_on_it(device: str) -> None:
+    buffer = torch.randn(8, 24, device=device)
+    a, b, out = buffer[:, :8], torch.randn(8, 8, device=device), buffer[:, 8:16]
+    expected = a.double() @ b.double()
+    assert torch.allclose(product("matmul", a, b, out=out).double(), expected, atol=1e-5)
+    for overlapping in (buffer[:, 4:12], a):
+        with pytest.raises(
+            OverlapError, match=r"out shares memory with a, which is still being read; pass a.clone\(\)"
+        ):
+            product("matmul", a, b, out=overlapping)
+    c = torch.randn(9, 8, device=device)
+    with pytest.raises(OverlapError, match="shares memory with c"):
+        product("sgemm", b, b, beta=1.0, c=c[:8], out=c[1:])
+    product("sgemm", b, b, beta=1.0, c=c[:8], out=c[:8])  # in place is legal
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64])
+def test_cpu_tensors_are_torchs(dtype: torch.dtype) -> None:
+    a, b = (torch.randn(7, 9).mul(10).to(dtype), torch.randn(9, 5).mul(10).to(dtype))
+    assert torch.equal(matmul(a, b), torch.matmul(a, b))
+    out = torch.empty(7, 5, dtype=dtype)
+    assert matmul(a, b, out=out) is out and torch.equal(out, torch.matmul(a, b))
+
+
+def test_sgemm_on_the_cpu() -> None:
+    a, b, c = f32(7, 9).requires_grad_(), f32(9, 5), f32(5)
+    expected = 0.5 * (a @ b) + 2 * c
+    assert torch.allclose(sgemm(0.5, a, b, 2.0, c), expected)
+    sgemm(0.5, a, b, 2.0, c).sum().backward()
+    assert torch.allclose(a.grad, 0.5 * torch.ones(7, 5) @ b.T)
+    with torch.no_grad():
+        out = torch.empty(7, 5)
+        assert sgemm(0.5, a, b, 2.0, c, out=out) is out and torch.allclose(out, expected)
+        with pytest.raises(ShapeError, match="out is"):
+            sgemm(0.5, a, b, out=torch.empty(3, 7, 5))
+
+
+def test_a_negated_view_keeps_its_sign(device: str) -> None:
+    z = torch.randn(6, 8, device=device, dtype=torch.complex64)
+    a, b = z.conj().imag, torch.randn(8, 3, device=device)
+    assert a.is_neg()
+    assert torch.allclose(product("matmul", a, b), -z.imag @ b, atol=1e-5)
+
+
+def folded(a: Tensor, b: Tensor) -> Problem:
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = torch.empty(*batch, a.shape[-2], b.shape[-1])
+    return problem(a.expand(*batch, -1, -1), b.expand(*batch, -1, -1), None, out, 1.0, 0.0)
+
+
+def test_batches_fold() -> None:
+    p = folded(f32(2, 3, 4, 5), f32(5, 6))  # a linear layer: all rows are one matrix
+    assert (p.batch, p.M) == ((), 24)
+    p = folded(f32(2, 3, 4, 5), f32(2, 3, 5, 6))  # two dimensions, one stride
+    assert (p.batch, p.a_strides, p.b_strides) == ((6,), (20, 5, 1), (30, 6, 1))
+    p = folded(f32(3, 1, 4, 5), f32(2, 5, 6))  # two that no one stride walks
+    assert (p.batch, p.a_strides, p.b_strides) == ((3, 2), (20, 0, 5, 1), (0, 30, 6, 1))
+    p = folded(f32(7, 1, 5), f32(5, 6))  # one row each
+    assert (p.batch, p.M, p.a_strides) == ((), 7, (5, 1))
+    p = folded(f32(7, 5, 4).mT, f32(5, 6))  # columns first: the rows are not one matrix's
+    assert (p.batch, p.M) == ((7,), 4)
+
+
+def test_alpha_0_and_no_depth_are_one_problem() -> None:
+    a, out = f32(4, 4), f32(4, 4)
+    assert problem(a, a, None, out, 0.0, 0.0).K == 0
+    p = problem(a[:, :0], a[:0], out, out, float("nan"), 2.0)
+    assert (p.K, p.alpha, p.beta) == (0, 0.0, 2.0)
+    assert problem(a, a, out, out, 1.0, 0.0).c_strides is None
+
+
+def test_plan_fills_the_gpu() -> None:
+    chosen = {}
+    for n in (256, 512, 1024, 2048, 4096):
+        x = torch.empty(n, n, device="meta")
+        chosen[n] = str(plan(problem(x, x, None, x, 1.0, 0.0), H200).tile)
+    assert chosen == {
+        256: "16x32x64",
+        512: "32x32x32",
+        1024: "64x128x32",
+        2048: "128x128x32",
+        4096: "128x128x32",
+    }  # docs/worklog/001-dot-tiles.md
+
+
+def test_more_programs_than_a_grid_holds_raise() -> None:
+    with pytest.raises(ValueError, match="needs 2147483648 tiles but one launch holds 2147483647"):
+        Launch(None, 2**31, ()).run(torch.device("cpu"))
+
+
+def test_public_names() -> None:
+    assert set(triton_sgemm.__all__) >= {"matmul", "sgemm"}
+    for name in triton_sgemm.__all__:
+        assert getattr(triton_sgemm, name).__doc__

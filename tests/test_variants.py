@@ -1,0 +1,142 @@
+"""Every variant of the catalog: right on its grid, compiled as promised, and registered properly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.catalog import VARIANTS, select, twins
+from bench.compiled import Compiled, read_all
+from reference_cuda.rungs import RUNGS, Rung
+from triton_sgemm.device import ARCHS
+from triton_sgemm.ladder import rungs
+from triton_sgemm.problem import problem
+from triton_sgemm.testing import errors, guarded, random_bound, reference
+from triton_sgemm.variants import Variant, unique
+
+SHAPES = [(32, 32, 32), (64, 96, 160)]  # multiples of 32: every variant takes them
+ODD = [(1, 1, 1), (33, 65, 17), (70, 35, 129)]  # for those that check their bounds
+
+
+def cases() -> list:
+    return [
+        pytest.param(v, shape, id=f"{v.name}-{'x'.join(map(str, shape))}")
+        for v in VARIANTS.values()
+        for shape in (SHAPES if v.multiple_of > 1 else SHAPES + ODD)
+    ]
+
+
+@pytest.mark.parametrize(("variant", "shape"), cases())
+def test_against_float64(variant: Variant, shape: tuple[int, int, int], device: str) -> None:
+    if device == "cpu" and variant.backend == "gluon":
+        pytest.skip("Gluon has no interpreter: this kernel is compiled here, and runs in the GPU tests")
+    M, N, K = shape
+    a, b, c = (torch.randn(s, device=device) for s in ((M, K), (K, N), (M, N)))
+    for alpha, beta in ((1.0, 0.0), (-0.5, 2.0)):
+        out, whole = guarded((M, N), device)
+        source = c if beta else None
+        variant.run(problem(a, b, source, out, alpha, beta), a, b, source, out)
+        assert errors(out, reference(a, b, alpha, beta, c)).within(random_bound(K))
+        assert whole()
+        again = torch.full_like(out, float("nan"))
+        variant.run(problem(a, b, source, again, alpha, beta), a, b, source, again)
+        assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.launch], ids=lambda v: v.name)
+def test_any_stride(variant: Variant, device: str) -> None:
+    if device == "cpu" and variant.backend == "gluon":
+        pytest.skip("Gluon has no interpreter: this kernel is compiled here, and runs in the GPU tests")
+    a, b = torch.randn(50, 40, device=device).mT, torch.randn(50, 99, device=device)[:, 1:90:3]
+    out = torch.full((30, 40), float("nan"), device=device).mT
+    variant.run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
+    assert errors(out, reference(a, b)).within(random_bound(50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
+def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
+    if variant.name == "cublas":
+        pytest.skip("cuBLAS chooses its own order of addition")
+    a, b = torch.randn(256, 512, device="cuda"), torch.randn(512, 384, device="cuda")
+    results = []
+    for v in (VARIANTS["naive_cuda"], variant):
+        out = torch.full((256, 384), float("nan"), device="cuda")
+        v.run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
+        results.append(out)
+    assert torch.equal(*results)
+
+
+@pytest.fixture(scope="session")
+def compiled() -> list[Compiled]:
+    return [c for c in read_all(sorted(ARCHS)) if not c.note]
+
+
+@pytest.mark.slow
+def test_compiled_code(compiled: list[Compiled]) -> None:
+    built = {c.variant for c in compiled}
+    assert built >= {v.name for v in VARIANTS.values() if v.launch}
+    for c in compiled:
+        what = f"{c.variant} for sm_{c.arch}"
+        assert c.spills == 0, what
+        assert c.shared_bytes <= ARCHS[c.arch].smem_bytes, what
+        assert c.opcodes["FFMA"] + c.opcodes["FFMA2"] > 0, what
+        assert not c.opcodes["HMMA"] and not c.opcodes["HGMMA"] and not c.tf32, what
+        if c.variant.startswith("smem_tiling"):
+            assert c.shared_bytes == 8192, what  # the chapter's two tiles
+            assert c.opcodes["BAR"] == 2, what
+
+
+@pytest.mark.slow
+def test_every_declared_architecture_was_compiled(compiled: list[Compiled]) -> None:
+    for v in VARIANTS.values():
+        if v.launch:
+            assert {c.arch for c in compiled if c.variant == v.name} == set(v.archs)
+
+
+def test_every_rung_has_a_twin() -> None:
+    assert [(cuda.rung, twin.rung) for cuda, twin in twins()] == [(r.number, r.number) for r in RUNGS]
+    assert [v.rung for v in rungs()] == sorted(v.rung for v in rungs())
+
+
+def test_rungs_say_what_they_do() -> None:
+    for v in VARIANTS.values():
+        assert v.summary.endswith((".", ":", ",")) or len(v.summary) > 20
+    for rung in RUNGS:
+        assert rung.doc.startswith(f"Rung {rung.number}:") and "Twin:" in rung.doc
+
+
+def test_a_name_used_twice_is_refused() -> None:
+    v = VARIANTS["cublas"]
+    with pytest.raises(ValueError, match="two variants are called 'cublas'"):
+        unique([v, v])
+
+
+def test_a_variant_without_a_docstring_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no docstring"):
+        replace(VARIANTS["cublas"], doc=" ")
+    with pytest.raises(ValueError, match="either launch or run_with"):
+        replace(VARIANTS["cublas"], run_with=None)
+
+
+def test_a_variant_names_what_it_cannot_take() -> None:
+    a = torch.randn(33, 64)
+    v = VARIANTS["smem_tiling_cuda"]
+    with pytest.raises(ValueError, match="multiples of 32; got M=33"):
+        v.run(problem(a, a.mT, None, torch.empty(33, 33), 1.0, 0.0), a, a.mT, None, torch.empty(33, 33))
+    batch = torch.randn(2, 32, 32)
+    with pytest.raises(ValueError, match="one product, not a batch of 2"):
+        v.run(problem(batch, batch, None, batch, 1.0, 0.0), batch, batch, None, batch)
+
+
+def test_select() -> None:
+    assert [v.name for v in select(["smem_*"])] == ["smem_tiling_cuda", "smem_tiling_triton"]
+    with pytest.raises(ValueError, match="no variant is called 'nope'; there are cublas"):
+        select(["nope"])
+
+
+def test_a_new_cuda_rung_is_a_file_and_a_line() -> None:
+    fields = set(Rung.__dataclass_fields__)
+    assert fields == {"name", "number", "kernel", "tile", "threads", "multiple_of"}  # as CONTRIBUTING shows
