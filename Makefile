@@ -22,6 +22,9 @@ help: ## this list
 bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square" ARGS=
 	$(call with,bench) -m bench --suite $(SUITE) $(ARGS)
 
+results: ## measures both suites into bench/results/<gpu>, then the tables of README and docs
+	$(call with,bench) -m bench --suite chapter square --csv bench/results && "$$py" -m bench.table
+
 compare: ## each raw CUDA rung beside its Triton twin
 	$(call with,bench) -m bench.compare $(ARGS)
 
@@ -51,7 +54,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench compare compile table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results compare compile table test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

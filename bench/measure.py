@@ -2,8 +2,8 @@
 
 All variants of one shape are timed in ROUNDS rounds, each in a new order: LOAD_S seconds of the same calls
 first, so that the card is as warm as it will be in use, then samples, each with a cold L2. The figure is the
-median. Up to GRAPH_UP_TO it is device time: a CUDA graph of calls on operands in turn, more of them than the
-L2 holds, over the number of calls; the time of an eager call is kept beside it.
+median. Up to GRAPH_UP_TO it is a CUDA graph of calls on operands in turn, more of them than the L2 holds, over
+the number of calls; what an eager call takes in a loop is kept beside it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .suites import Case
 
 ROUNDS = 3
 LOAD_S = 0.3
+BURST_S = 0.02  # between two looks at the clock
+FLUSH = 8  # times the L2: long enough for the next call to be queued before it ends
 SAMPLES_S = 0.1
 GRAPH_UP_TO = 2048
 TOO_SLOW_MS = 500.0
@@ -59,7 +61,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds a call: median, 20th and 80th percentile; `eager` where the others are of graph replays."""
+    """Milliseconds a call: median, 20th and 80th percentile; `eager`, in a loop, where those are of graph replays."""
 
     ms: float
     p20: float
@@ -90,41 +92,44 @@ def predicted_ms(variant: Variant, case: Case) -> float:
 
 
 def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: Callable[[], None]) -> dict[str, Timing]:
-    """Times every variant on the same operands; `step` is called after each part of the work."""
-    flush = torch.empty(2 * gpu.l2_bytes, dtype=torch.uint8, device="cuda")
-    eager: dict[str, list[float]] = {v.name: [] for v in variants}
-    device: dict[str, list[float]] = {v.name: [] for v in variants}
+    """Times every variant on the same operands; `step` is called after each round of each variant."""
+    flush = torch.empty(FLUSH * gpu.l2_bytes, dtype=torch.uint8, device="cuda")
     use_graphs = max(case.M, case.N, case.K) <= GRAPH_UP_TO
     sets = _more_than_the_cache(x, case, gpu) if use_graphs else []
     graphs = {v.name: _graph(v, sets) for v in variants} if use_graphs else {}
+    samples: dict[str, list[float]] = {v.name: [] for v in variants}
+    eager: dict[str, list[float]] = {v.name: [] for v in variants}
 
     for _ in range(ROUNDS):
         for v in random.sample(variants, len(variants)):
-            eager[v.name] += _samples(partial(x.run, v), flush)
+            each = _load(partial(x.run, v))
+            count = min(50, max(3, int(SAMPLES_S * 1e3 / each)))
             if use_graphs:
-                device[v.name] += [ms / len(sets) for ms in _samples(graphs[v.name].replay, flush)]
+                eager[v.name].append(each)
+                samples[v.name] += [_sample(graphs[v.name].replay, flush) / len(sets) for _ in range(count)]
+            else:
+                samples[v.name] += [_sample(partial(x.run, v), flush) for _ in range(count)]
             step()
 
     timings = {}
-    for v in variants:
-        samples = device[v.name] if use_graphs else eager[v.name]
-        p20, *_, p80 = statistics.quantiles(samples, n=5, method="inclusive")
-        ms_eager = statistics.median(eager[v.name]) if use_graphs else None
-        timings[v.name] = Timing(statistics.median(samples), p20, p80, ms_eager)
+    for name, ms in samples.items():
+        p20, *_, p80 = statistics.quantiles(ms, n=5, method="inclusive")
+        timings[name] = Timing(statistics.median(ms), p20, p80, statistics.median(eager[name]) if use_graphs else None)
     return timings
 
 
-def _samples(call: Callable[[], None], flush: Tensor) -> list[float]:
-    call()
+def _load(call: Callable[[], None]) -> float:
+    """LOAD_S seconds of calls, one after the other; milliseconds a call as the host sees them."""
+    burst, calls = 1, 0
     torch.cuda.synchronize()
     start = time.perf_counter()
-    calls = 0
-    while time.perf_counter() - start < LOAD_S:
-        call()
+    while (elapsed := time.perf_counter() - start) < LOAD_S:
+        for _ in range(burst):
+            call()
         torch.cuda.synchronize()
-        calls += 1
-    each = (time.perf_counter() - start) / calls
-    return [_sample(call, flush) for _ in range(min(50, max(3, int(SAMPLES_S / each))))]
+        calls += burst
+        burst = max(1, int(BURST_S * calls / (time.perf_counter() - start)))
+    return 1e3 * elapsed / calls
 
 
 def _sample(call: Callable[[], None], flush: Tensor | None = None) -> float:

@@ -69,10 +69,9 @@ def test_results_file(tmp_path: Path) -> None:
     rows = run.crosschecked(Case(32, 32, 32), [VARIANTS["cublas"], VARIANTS["smem_tiling_cuda"]], environment())
     table.save(rows, tmp_path / "gpu" / "suite.csv")
     data = pd.read_csv(tmp_path / "gpu" / "suite.csv")
-    assert list(data.columns)[:23] == (
-        "variant,backend,algorithm,precision,layout,batch,M,N,K,ms,ms_p20,ms_p80,gflops,pct_cublas,rel_err,max_err,"
-        "fallback,gpu,driver,torch,triton,commit,date"
-    ).split(",")
+    columns = """variant backend algorithm precision layout batch M N K ms ms_p20 ms_p80 gflops pct_cublas
+        rel_err max_err fallback gpu driver torch triton commit date"""
+    assert list(data.columns)[:23] == columns.split()
     assert list(data["variant"]) == ["cublas", "smem_tiling_cuda"]
     assert data["ms"].isna().all() and (data["rel_err"] > 0).all()
     assert [p.name for p in (tmp_path / "gpu").iterdir()] == ["suite.csv"]

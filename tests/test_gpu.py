@@ -69,7 +69,7 @@ def test_operands_that_need_a_gradient_are_torchs() -> None:
         assert not matmul(a, b).requires_grad
     with torch_matmul_precision("tf32"):
         matmul(a, b)
-        with pytest.raises(ValueError, match="set torch.backends.cuda.matmul.fp32_precision = 'ieee'"):
+        with pytest.raises(ValueError, match=r"set torch.backends.cuda.matmul.fp32_precision = 'ieee'"):
             matmul(a, b, precision="fp32")
 
 
@@ -169,7 +169,7 @@ def test_other_dtypes_are_torchs() -> None:
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda r: r.name)
 def test_wrong_calls_of_a_cuda_rung(rung) -> None:
     a = torch.randn(64, 64, device="cuda")
-    with pytest.raises(ValueError, match="need a CUDA device, or reference_cuda.on_cpu"):
+    with pytest.raises(ValueError, match=r"need a CUDA device, or reference_cuda.on_cpu"):
         loader.run(rung, a.cpu(), a.cpu(), a.cpu().clone())
     if rung.multiple_of > 1:
         with pytest.raises(ValueError, match=f"multiples of {rung.multiple_of}; got M=33"):

@@ -4,37 +4,78 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from reference_cuda.rungs import RUNGS
+from reference_cuda.loader import source
+from reference_cuda.rungs import RUNGS, Rung
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
+BARRIER = "__syncthreads();"
 FOUND = 9
 
+# a program without torch: what the sanitizer has to watch is the kernel alone
+PROGRAM = """
+#include <cstdio>
+#include <vector>
+{rungs}
+int main() {{
+  const int M = 96, N = 64, K = 128;
+  std::vector<float> host(M * K + K * N + M * N, 1.0f);
+  float *A;
+  cudaMalloc(&A, host.size() * sizeof(float));
+  cudaMemcpy(A, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice);
+  float *B = A + M * K, *C = B + K * N;
+{launches}
+  return cudaDeviceSynchronize() != cudaSuccess;
+}}
+"""
 
-def sanitize(tool: str, *args: str) -> subprocess.CompletedProcess[str]:
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(sanitizer).exists():
-        pytest.skip("compute-sanitizer was not found; it comes with the CUDA toolkit")
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--kernel-name", "kernel_substring=sgemm"]
-    script = str(Path(__file__).parent / "one_rung.py")
-    return subprocess.run([*command, sys.executable, script, *args], capture_output=True, text=True)
+
+def tool(name: str) -> str:
+    found = shutil.which(name) or f"/usr/local/cuda/bin/{name}"
+    if not Path(found).exists():
+        pytest.skip(f"{name} was not found; it comes with the CUDA toolkit")
+    return found
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda r: r.name)
-def test_clean(rung, tool: str) -> None:
-    done = sanitize(tool, rung.name)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ERROR SUMMARY: 0 errors" in done.stdout or "0 hazards displayed" in done.stdout, done.stdout
+def sanitize(check: str, rungs: tuple[Rung, ...], tmp_path: Path, without_barrier: int | None = None) -> str:
+    """The sanitizer's report, its exit status in the last line; one barrier may be taken out first."""
+    text = source(rungs)[1]
+    if without_barrier is not None:
+        before, *after = text.split(BARRIER)
+        text = before + "".join(("" if i == without_barrier else BARRIER) + part for i, part in enumerate(after))
+    launches = "\n".join(
+        "  if (launch_{}(dim3({}, {}), dim3({}), 0, M, N, K, 1.0f, A, B, 0.5f, C)) return 1;".format(
+            rung.name, *rung.grid(96, 64), rung.threads
+        )
+        for rung in rungs
+    )
+    program = tmp_path / "rungs.cu"
+    program.write_text(PROGRAM.format(rungs=text, launches=launches))
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    subprocess.run(
+        [tool("nvcc"), f"-arch={arch}", "-lineinfo", "-o", str(tmp_path / "rungs"), str(program)], check=True
+    )
+    command = [tool("compute-sanitizer"), "--tool", check, "--error-exitcode", str(FOUND), str(tmp_path / "rungs")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return f"{done.stdout}{done.stderr}\nexit status {done.returncode}"
 
 
-@pytest.mark.parametrize("barrier", ["0", "1"])
-def test_racecheck_sees_a_missing_barrier(barrier: str) -> None:
-    done = sanitize("racecheck", "smem_tiling", barrier)
-    assert done.returncode == FOUND, done.stdout + done.stderr
-    assert "race" in done.stdout.lower() and "sgemm_smem_tiling" in done.stdout, done.stdout
+@pytest.mark.parametrize("check", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_clean(check: str, tmp_path: Path) -> None:
+    report = sanitize(check, RUNGS, tmp_path)
+    assert report.endswith("exit status 0"), report
+    assert "ERROR SUMMARY: 0 errors" in report or "0 hazards displayed (0 errors" in report, report
+
+
+@pytest.mark.parametrize("barrier", [0, 1])
+def test_racecheck_sees_a_missing_barrier(barrier: int, tmp_path: Path) -> None:
+    rung = next(r for r in RUNGS if r.name == "smem_tiling")
+    assert rung.source.count(BARRIER) == 2
+    report = sanitize("racecheck", (rung,), tmp_path, without_barrier=barrier)
+    assert report.endswith(f"exit status {FOUND}"), report
+    assert "hazard" in report and "sgemm_smem_tiling" in report, report

@@ -83,17 +83,19 @@ def product(
     out: Tensor | None = None,
 ) -> Tensor:
     """`sgemm` by this package's kernels, whatever the device: CPU tensors need Triton's interpreter."""
-    a, b = a.detach().resolve_neg(), b.detach().resolve_neg()
+    a, b = a.resolve_neg(), b.resolve_neg()
     shape, a_shape, b_shape = product_shape(name, a, b)
     if c is not None:
-        c = expand_c(name, c.detach().resolve_neg(), shape)
+        c = expand_c(name, c.resolve_neg(), shape)
     if out is None:
         out = torch.empty(shape, dtype=torch.float32, device=a.device)
     else:
         check_out(name, out, shape, a, b, c)
 
-    A = (a if a.ndim > 1 else a[None, :]).expand(a_shape)
-    B = (b if b.ndim > 1 else b[:, None]).expand(b_shape)
+    A = a if a.ndim > 1 else a[None, :]
+    B = b if b.ndim > 1 else b[:, None]
+    if len(a_shape) > 2:
+        A, B = A.expand(a_shape), B.expand(b_shape)
     C = None if c is None else _as_matrices(c, a.ndim, b.ndim)
     result = _as_matrices(out, a.ndim, b.ndim)
 

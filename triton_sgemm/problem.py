@@ -70,6 +70,8 @@ def _fold(p: Problem) -> Problem:
     is the same for all of the last dimension, its products are the rows of one taller A.
     """
     strides = [s for s in (p.a_strides, p.b_strides, p.c_strides, p.out_strides) if s is not None]
+    if not p.batch:
+        return p
     dims: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride of each tensor
     for axis, size in enumerate(p.batch):
         step = tuple(s[axis] for s in strides)
@@ -208,8 +210,14 @@ class _Footprint:
         }
 
 
+def _end(t: Tensor) -> int:
+    """The address behind the last element."""
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr() + (last + 1) * t.element_size()
+
+
 def _share_memory(t: Tensor, out: Tensor) -> bool:
-    if t.numel() == 0 or out.numel() == 0:
+    if _end(t) <= out.data_ptr() or _end(out) <= t.data_ptr() or t.numel() == 0 or out.numel() == 0:
         return False
     try:
         return np.shares_memory(np.asarray(_Footprint(t)), np.asarray(_Footprint(out)), max_work=10_000)
