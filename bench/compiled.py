@@ -21,12 +21,13 @@ from pathlib import Path
 
 import torch
 import triton
+from torch import Tensor
 from torch.utils.cpp_extension import CUDA_HOME
 
 from reference_cuda.loader import source
 from reference_cuda.rungs import RUNGS, Rung
 from triton_sgemm.device import ARCHS
-from triton_sgemm.problem import problem
+from triton_sgemm.problem import Problem, problem
 from triton_sgemm.variants import Variant
 
 from .catalog import VARIANTS, select
@@ -52,15 +53,17 @@ class Compiled:
         return self.opcodes.get("LDL", 0) + self.opcodes.get("STL", 0)
 
 
-def read(variant: Variant, arch: int) -> Compiled:
-    """Compiles `variant` for a compute capability and reads the result."""
+def read(variant: Variant, arch: int, general: bool = False) -> Compiled:
+    """Compiles `variant` for a compute capability and reads the result.
+
+    `general`  the form with everything that costs: beta, odd sizes and strides, and a batch that no one stride walks.
+    """
     if arch not in variant.archs:
         return Compiled(variant.name, arch, note=f"not written for sm_{arch}")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         if variant.launch:
-            x = torch.empty(4096, 4096, device="cpu")
-            kernel = variant.launch(problem(x, x, None, x, 1.0, 0.0), x, x, None, x).compile(arch)
+            kernel = variant.launch(*(_general(variant.batched) if general else _plain())).compile(arch)
             cubin.write_bytes(kernel.asm["cubin"])
             return _disassemble(variant, arch, cubin, kernel.metadata.shared, "tf32" in kernel.asm["ptx"])
         rung = next((r for r in RUNGS if variant.backend == "cuda" and variant.name == f"{r.name}_cuda"), None)
@@ -71,6 +74,22 @@ def read(variant: Variant, arch: int) -> Compiled:
         if not found:
             return Compiled(variant.name, arch, note="nvcc was not found")
         return _disassemble(variant, arch, cubin, _nvcc(str(found), rung, arch, cubin), False)
+
+
+Call = tuple[Problem, Tensor, Tensor, Tensor | None, Tensor]
+
+
+def _plain() -> Call:
+    x = torch.empty(4096, 4096)
+    return problem(x, x, None, x, 1.0, 0.0), x, x, None, x
+
+
+def _general(batched: bool) -> Call:
+    batch = (3, 2) if batched else ()
+    a = torch.empty(*batch[:1], *(1 for _ in batch[1:]), 33, 71)[..., 1::2].expand(*batch, 33, 35)
+    b = torch.empty(*batch[1:], 35, 85)[..., ::5].expand(*batch, 35, 17)
+    c, out = torch.empty(17, 33).mT.expand(*batch, 33, 17), torch.empty(*batch, 33, 18)[..., :17]
+    return problem(a, b, c, out, 1.5, 0.5), a, b, c, out
 
 
 def _nvcc(nvcc: str, rung: Rung, arch: int, cubin: Path) -> int:
@@ -97,9 +116,10 @@ def _disassemble(variant: Variant, arch: int, cubin: Path, shared: int, tf32: bo
     return Compiled(variant.name, arch, int(registers.group(1)), shared, {op: names.count(op) for op in OPCODES}, tf32)
 
 
-def read_all(archs: list[int], patterns: list[str] | None = None) -> list[Compiled]:
+def read_all(archs: list[int], patterns: list[str] | None = None, general: bool = False) -> list[Compiled]:
     """`read` for variants and architectures, in a process that compiles even if this one interprets."""
     command = [sys.executable, "-m", "bench.compiled", "--arch", *map(str, archs), "--variants", *(patterns or ["*"])]
+    command += ["--general"] if general else []
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"})
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
@@ -111,13 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.compiled", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--arch", type=int, nargs="+", choices=sorted(ARCHS), default=sorted(ARCHS))
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    parser.add_argument("--general", action="store_true", help="with beta, odd strides and a batch, where there is one")
     args = parser.parse_args()
     if triton.knobs.runtime.interpret:  # set when `bench` was imported without a GPU
         os.environ["TRITON_INTERPRET"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "bench.compiled", *sys.argv[1:]])
     for variant in select(args.variants):
         for arch in args.arch:
-            print(json.dumps(asdict(read(variant, arch))), flush=True)
+            print(json.dumps(asdict(read(variant, arch, args.general))), flush=True)
 
 
 if __name__ == "__main__":

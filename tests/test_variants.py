@@ -90,6 +90,12 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
 
 
 @pytest.mark.slow
+def test_the_general_form_compiles_too() -> None:
+    for c in read_all([90], [v.name for v in VARIANTS.values() if v.launch], general=True):
+        assert c.spills == 0 and c.opcodes["FFMA"] > 0, c
+
+
+@pytest.mark.slow
 def test_every_declared_architecture_was_compiled(compiled: list[Compiled]) -> None:
     for v in VARIANTS.values():
         if v.launch:

@@ -57,12 +57,11 @@ def dot_kernel(
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on,
     HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    # which product of the batch; offsets are int64, since a view's parent may be very large
+    # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     z = tl.program_id(0) // (tiles_m * tiles_n)
-    for i in tl.static_range(len(batch)):
-        axis: tl.constexpr = len(batch) - 1 - i
+    for axis in tl.static_range(len(batch)):
         index = (z % batch[axis]).to(tl.int64)
         a_ptr += index * a_batch[axis]
         b_ptr += index * b_batch[axis]
@@ -115,7 +114,7 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile
     args = (
         a, b, out if c is None else c, out,
         p.M, p.N, p.K, p.alpha, p.beta,
-        p.batch, p.a_strides[:-2], p.b_strides[:-2], c_strides[:-2], p.out_strides[:-2],
+        p.batch[::-1], p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
     return Launch(dot_kernel, programs(p, tile), args, {"HAS_C": p.c_strides is not None, **tile.options})
