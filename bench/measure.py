@@ -28,7 +28,7 @@ from .suites import Case
 ROUNDS = 3
 LOAD_S = 0.3
 BURST_S = 0.02  # between two looks at the clock
-FLUSH = 8  # times the L2: long enough for the next call to be queued before it ends
+FLUSH = 16  # times the L2: long enough for the next call to be queued before it ends
 SAMPLES_S = 0.1
 GRAPH_UP_TO = 2048
 TOO_SLOW_MS = 500.0

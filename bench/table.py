@@ -96,7 +96,7 @@ def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str
             columns[f"registers (sm_{code[0].arch})"] = [_or_empty(c.registers) for c in code]
             columns["shared bytes"] = [_or_empty(c.shared_bytes) for c in code]
             columns["spills"] = [_or_empty(c.spills if c.opcodes else None) for c in code]
-        note = shape["note"].fillna("")
+        note = shape["note"].map("{}".format).replace("nan", "")
         if note.any():
             columns["note"] = note
         body = pd.DataFrame(columns)
