@@ -57,7 +57,7 @@ def compared(case: Case) -> pd.DataFrame:
         if not reason:
             try:
                 ours, theirs = results(x, pair)
-            except RuntimeError as e:
+            except Exception as e:
                 reason = f"failed: {str(e).strip().splitlines()[0]}"
         if reason:
             row["note"] = reason

@@ -63,7 +63,7 @@ def _verified(v: Variant, x: measure.Operands, case: Case, expected: Any) -> dic
         if ms > measure.TOO_SLOW_MS:
             return {"note": f"skipped: about {ms:,.0f} ms a call, over {measure.TOO_SLOW_MS:.0f}"}
         return _errors(v, x, expected)
-    except RuntimeError as e:  # one variant that cannot be built or launched leaves the others their rows
+    except Exception as e:  # one variant that cannot be built or launched leaves the others their rows
         return {"note": f"failed: {_first_line(e)}"}
 
 
@@ -78,7 +78,7 @@ def crosschecked(case: Case, variants: list[Variant], where: Environment) -> lis
         if note == CHECKED_BY[v.backend] and v.backend != "gluon":
             try:
                 figures = _errors(v, x, expected)
-            except RuntimeError as e:
+            except Exception as e:
                 figures = {"note": f"failed: {_first_line(e)}"}
         figures["note"] = f"{figures.get('note', note)}; {NO_TIME}"
         rows.append(_row(v, case, asdict(where) | figures))

@@ -12,9 +12,9 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from .rungs import CACHE, RUNGS, Rung
+
+Launcher = Callable[..., str | None]  # returns what went wrong
 
 FLAGS = ("-O3", "-lineinfo")
 
@@ -62,6 +64,8 @@ class BuildError(RuntimeError):
 def run(rung: Rung, a: Tensor, b: Tensor, out: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
     """out = alpha * A @ B + beta * out with a rung's kernel, on `out`'s device and its current stream.
 
+    The kernel multiplies whatever alpha is: 0 times a NaN of A is NaN, unlike in BLAS.
+
     Shapes    a (M, K), b (K, N), out (M, N), contiguous float32 on one CUDA device; M, N and K multiples
               of `rung.multiple_of`.
     Raises    TypeError and ValueError as `Rung.check`, BuildError where the rung cannot be built.
@@ -85,18 +89,17 @@ def run(rung: Rung, a: Tensor, b: Tensor, out: Tensor, alpha: float = 1.0, beta:
         raise RuntimeError(f"{rung.name}: the launch failed: {error}")
 
 
-def load(rung: Rung, capability: tuple[int, int]) -> Callable[..., str | None]:
-    """The rung's launch function, built if this is the first use."""
-    reason = why_not()
-    if reason:
-        raise BuildError(f"the raw CUDA kernels cannot be built: {reason}")
-    launch = _launchers(RUNGS, capability)[rung.name]
-    if isinstance(launch, BuildError):
-        raise launch
+def load(rung: Rung, capability: tuple[int, int]) -> Launcher:
+    """The rung's launch function, built if this is the first use; raises BuildError where that fails."""
+    with _building:
+        if (rung, capability) not in _launchers:
+            _build_each(RUNGS, capability)
+        launch = _launchers[rung, capability]
+    if isinstance(launch, str):
+        raise BuildError(launch)
     return launch
 
 
-@lru_cache
 def why_not() -> str | None:
     """Why nothing can be built here, with the remedy; None where it can."""
     from torch.utils import cpp_extension
@@ -123,18 +126,23 @@ def source(rungs: tuple[Rung, ...]) -> tuple[str, str]:
     return binding, "\n".join(cuda)
 
 
-@lru_cache
-def _launchers(
-    rungs: tuple[Rung, ...], capability: tuple[int, int]
-) -> dict[str, Callable[..., str | None] | BuildError]:
-    """Each rung's launch function, or why it does not compile: all in one build, or one by one if that fails."""
+_building = threading.RLock()  # a build changes the process's environment
+_launchers: dict[tuple[Rung, tuple[int, int]], Launcher | str] = {}  # or what the compiler said
+
+
+def _build_each(rungs: tuple[Rung, ...], capability: tuple[int, int]) -> None:
+    """Fills in `_launchers`: all rungs in one build, or, where that does not compile, one by one."""
+    reason = why_not()
+    if reason:
+        raise BuildError(f"the raw CUDA kernels cannot be built: {reason}")
     try:
-        together = _build(rungs, capability)
-        return {rung.name: getattr(together, rung.name) for rung in rungs}
+        built = _build(rungs, capability)
+        _launchers.update({(rung, capability): getattr(built, rung.name) for rung in rungs})
     except BuildError as e:
         if len(rungs) == 1:
-            return {rungs[0].name: e}
-    return {rung.name: _launchers((rung,), capability)[rung.name] for rung in rungs}
+            _launchers[rungs[0], capability] = str(e)
+        for rung in rungs if len(rungs) > 1 else ():
+            _build_each((rung,), capability)
 
 
 def _build(rungs: tuple[Rung, ...], capability: tuple[int, int]) -> ModuleType:
@@ -144,18 +152,13 @@ def _build(rungs: tuple[Rung, ...], capability: tuple[int, int]) -> ModuleType:
     arch = "{}.{}".format(*capability)
     text = "\0".join((binding, cuda, *FLAGS, torch.__version__, sys.version, arch))
     name = "triton_sgemm_reference_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    with _sole_builder(name) as folder, _build_environment(arch):
-        try:
-            return load_inline(
-                name,
-                binding,
-                cuda,
-                extra_cuda_cflags=list(FLAGS),
-                no_implicit_headers=True,
-                build_directory=str(folder),
-            )
-        except Exception as e:  # torch raises several kinds, each with the compiler's words
-            raise BuildError(f"{', '.join(r.name for r in rungs)}: nvcc refused the source: {e}") from e
+    try:
+        with _sole_builder(name) as folder, _build_environment(arch):
+            options = {"extra_cuda_cflags": list(FLAGS), "no_implicit_headers": True, "build_directory": str(folder)}
+            return load_inline(name, binding, cuda, **options)
+    except Exception as e:  # torch raises several kinds, each with the compiler's words
+        names = ", ".join(rung.name for rung in rungs)
+        raise BuildError(f"{names}: the build in {CACHE / name} failed: {type(e).__name__}: {e}") from e
 
 
 @contextmanager
@@ -165,16 +168,15 @@ def _sole_builder(name: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(CACHE / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "lock").unlink(
-            missing_ok=True
-        )  # torch's own lock, left by a killed build, would be waited for forever
+        # torch's own lock, left by a killed build, would be waited for forever
+        (folder / "lock").unlink(missing_ok=True)
         yield folder
 
 
 @contextmanager
 def _build_environment(arch: str | None) -> Iterator[None]:
     """The architecture to build for, and the tools that lie beside this Python; both undone afterwards."""
-    wanted = {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))}
+    wanted = {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))}
     if arch:
         wanted["TORCH_CUDA_ARCH_LIST"] = arch
     before = {key: os.environ.get(key) for key in wanted}
@@ -184,6 +186,6 @@ def _build_environment(arch: str | None) -> Iterator[None]:
     finally:
         for key, value in before.items():
             if value is None:
-                del os.environ[key]
+                os.environ.pop(key, None)
             else:
                 os.environ[key] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton_sgemm"  # for all that is built
+
+_HOME = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+CACHE = Path(_HOME if os.path.isabs(_HOME) else tempfile.gettempdir()) / "triton_sgemm"  # for all that is built
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Rung:
                 raise ValueError(f"{what} is {shape}; need a matrix, one product a call")
             if not t.is_contiguous():
                 raise ValueError(f"{what} is {shape} with strides {t.stride()}; call .contiguous()")
+            if t.is_neg():
+                raise ValueError(f"{what} is a negated view; call .resolve_neg()")
             if t.numel() > 2**31 - 1:
                 raise ValueError(f"{what} is {shape}, {t.numel()} elements; int reaches 2**31 - 1: cut it")
 

@@ -3,7 +3,7 @@
 // Every element of a tile is fetched from global memory once for the whole block instead of
 // once for each of the 32 threads that want it.
 // Loads per output: 2K/32 from global memory, 2K from shared memory. 8 FLOP/byte.
-// FMA per shared load: 0.5, against the 4 that keep the FMA units busy.
+// FMA per shared load, as written: 0.5, against the 4 that keep the FMA units busy.
 // Twin: triton_sgemm/ladder/smem_tiling.py.
 // M, N and K must be multiples of BLOCKSIZE: as in the chapter, nothing checks the bounds.
 template <const int BLOCKSIZE>

@@ -176,16 +176,33 @@ def test_ranks_and_broadcasting(a_shape: tuple[int, ...], b_shape: tuple[int, ..
 @given(
     batch=st.lists(st.integers(1, 3), max_size=3),
     sizes=st.tuples(*[st.integers(0, 40)] * 3),
-    a_ones=st.lists(st.booleans(), min_size=3, max_size=3),
-    b_ones=st.lists(st.booleans(), min_size=3, max_size=3),
-    transpose=st.tuples(st.booleans(), st.booleans()),
+    ones=st.tuples(*[st.lists(st.booleans(), min_size=3, max_size=3)] * 3),
+    transpose=st.tuples(*[st.booleans()] * 3),
+    factors=st.sampled_from([(1.0, 0.0), (2.0, -3.0), (0.0, 1.0)]),
+    pad=st.integers(0, 2),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
-def test_any_batch(device: str, batch, sizes, a_ones, b_ones, transpose) -> None:
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+def test_any_batch(device: str, batch, sizes, ones, transpose, factors, pad) -> None:
+    """Integers, so exact: A, B and C broadcast, transposed or padded, into a strided output."""
     M, N, K = sizes
-    a_batch = [1 if one else n for n, one in zip(batch, a_ones, strict=False)]
-    b_batch = [1 if one else n for n, one in zip(batch, b_ones, strict=False)]
-    a = torch.randint(-8, 9, (*a_batch, *((K, M) if transpose[0] else (M, K))), device=device).float()
-    b = torch.randint(-8, 9, (*b_batch, *((N, K) if transpose[1] else (K, N))), device=device).float()
-    a, b = a.mT if transpose[0] else a, b.mT if transpose[1] else b
-    assert torch.equal(ours(a, b).double(), a.double() @ b.double())
+    alpha, beta = factors
+
+    def operand(rows: int, cols: int, broadcast: list[bool], transposed: bool) -> Tensor:
+        dims = [1 if one else n for n, one in zip(batch, broadcast, strict=False)]
+        x = torch.randint(-8, 9, (*dims, *((cols, rows) if transposed else (rows, cols))), device=device).float()
+        return x.mT if transposed else x
+
+    a, b, c = (
+        operand(*shape, one, turned)
+        for shape, one, turned in zip(((M, K), (K, N), (M, N)), ones, transpose, strict=True)
+    )
+    expected = alpha * (a.double() @ b.double()) + beta * c.double()
+    if expected.shape != (a @ b).shape:  # c alone has the full batch: not a product with a C that broadcasts to it
+        c = c[(0,) * (c.ndim - 2)]
+        expected = alpha * (a.double() @ b.double()) + beta * c.double()
+    shape = expected.shape
+    out = torch.full((*shape[:-2], shape[-2] + pad, shape[-1] + pad), float("nan"), device=device)
+    out = out[..., : shape[-2], : shape[-1]]
+    if len(shape) > 3:
+        out = out.transpose(0, 1).contiguous().transpose(0, 1)  # the batch in another order in memory
+    assert torch.equal(ours(a, b, alpha, beta, c, out=out).double(), expected)

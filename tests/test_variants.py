@@ -90,6 +90,16 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
 
 
 @pytest.mark.slow
+def test_a_triton_switch_does_not_unfuse_the_products(monkeypatch) -> None:
+    counts = []
+    for fusion in ("0", "1"):
+        monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", fusion)
+        names = [v.name for v in VARIANTS.values() if v.launch]
+        counts.append([c.opcodes["FFMA"] for c in read_all([90], names, general=True)])
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.slow
 def test_the_general_form_compiles_too() -> None:
     for c in read_all([90], [v.name for v in VARIANTS.values() if v.launch], general=True):
         assert c.spills == 0 and c.opcodes["FFMA"] > 0, c
@@ -104,14 +114,13 @@ def test_every_declared_architecture_was_compiled(compiled: list[Compiled]) -> N
 
 def test_every_rung_has_a_twin() -> None:
     assert [(cuda.rung, twin.rung) for cuda, twin in twins()] == [(r.number, r.number) for r in RUNGS]
-    assert [v.rung for v in rungs()] == sorted(v.rung for v in rungs())
 
 
 def test_rungs_say_what_they_do() -> None:
-    for v in VARIANTS.values():
-        assert v.summary.endswith((".", ":", ",")) or len(v.summary) > 20
     for rung in RUNGS:
         assert rung.doc.startswith(f"Rung {rung.number}:") and "Twin:" in rung.doc
+    for twin in rungs():
+        assert twin.doc.startswith(f"Rung {twin.rung}:") and "Twin:" in twin.doc
 
 
 def test_a_name_used_twice_is_refused() -> None:

@@ -16,18 +16,17 @@ class Arch:
     capability: int
     fp32_lanes: int  # float32 FMAs an SM completes in a cycle
     smem_bytes: int  # shared memory one block may use
-    threads_per_sm: int
 
 
 ARCHS = {
     arch.capability: arch
     for arch in (
-        Arch(80, fp32_lanes=64, smem_bytes=163 << 10, threads_per_sm=2048),
-        Arch(86, fp32_lanes=128, smem_bytes=99 << 10, threads_per_sm=1536),
-        Arch(89, fp32_lanes=128, smem_bytes=99 << 10, threads_per_sm=1536),
-        Arch(90, fp32_lanes=128, smem_bytes=227 << 10, threads_per_sm=2048),
-        Arch(100, fp32_lanes=128, smem_bytes=227 << 10, threads_per_sm=2048),
-        Arch(120, fp32_lanes=128, smem_bytes=99 << 10, threads_per_sm=1536),
+        Arch(80, fp32_lanes=64, smem_bytes=163 << 10),
+        Arch(86, fp32_lanes=128, smem_bytes=99 << 10),
+        Arch(89, fp32_lanes=128, smem_bytes=99 << 10),
+        Arch(90, fp32_lanes=128, smem_bytes=227 << 10),
+        Arch(100, fp32_lanes=128, smem_bytes=227 << 10),
+        Arch(120, fp32_lanes=128, smem_bytes=99 << 10),
     )
 }
 

@@ -36,7 +36,8 @@ class Launch:
         """
         if self.programs > MAX_PROGRAMS:
             raise ValueError(
-                f"the product needs {self.programs} tiles but one launch holds {MAX_PROGRAMS}; split the batch"
+                f"the product needs {self.programs} tiles but one launch holds {MAX_PROGRAMS}; "
+                "compute it in parts, for instance of rows or of the batch"
             )
         if self.programs == 0:
             return

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+from torch.nn import Parameter
 
 from .algorithms import dot
 from .device import gpu
+from .errors import DtypeError
 from .plan import plan
 from .precision import check_precision, no_less_accurate
-from .problem import check_operands, check_out, expand_c, problem, product_shape
+from .problem import check_operands, check_out, check_out_shape, expand_c, problem, product_shape
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, precision: str | None = None) -> Tensor:
@@ -21,8 +24,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, precision: str | 
     Computes  float32 CUDA operands: every step one float32 fused multiply-add, K in order, for each
               `precision` so far: None (what `torch.backends.cuda.matmul.fp32_precision` says),
               "ieee", "fp32" or "tf32". Autocast does not change that.
-              CPU tensors, other dtypes, tensor subclasses and operands that require a gradient are
-              given to `torch.matmul`.
+              CPU tensors, other dtypes, tensor subclasses, operands that require a gradient, and calls
+              under torch.compile, vmap or a tracer are given to `torch.matmul`.
     Returns   float32 (..., M, N), contiguous, on the operands' device; or `out`, its strides kept.
     Raises    TypeError for what is no tensor and for dtypes that differ, ValueError for shapes, devices,
               an unknown precision, an `out` that overlaps an operand or itself. Those of shapes, dtypes,
@@ -51,25 +54,39 @@ def sgemm(
 
     Shapes    a and b as in `matmul`; c broadcastable to the result. Any strides.
     Computes  alpha * (A @ B) + beta * C, with the precisions of `matmul`. beta == 0: c is not read;
-              alpha == 0: a and b are not read. alpha and beta are rounded to float32.
+              alpha == 0: a and b are not read. alpha and beta are numbers, rounded to float32. What
+              `matmul` gives to torch is alpha * torch.matmul(a, b) + beta * c, each step in its dtype.
     Returns   float32 (..., M, N), contiguous, on the operands' device; or `out`, which may be `c` itself
               (in place).
     Raises    as `matmul`; ValueError where beta is not 0 and c is missing.
     Source    BLAS SGEMM; torch.addmm and torch.baddbmm.
     """
     check_precision("sgemm", precision)
+    for label, factor in (("alpha", alpha), ("beta", beta)):
+        if isinstance(factor, Tensor):
+            raise TypeError(f"sgemm: {label} is a torch.Tensor; need a number, for instance {label}.item()")
     if beta != 0 and c is None:
         raise ValueError(f"sgemm: beta is {beta} but c is missing; pass c, or beta=0")
     c = None if beta == 0 else c
     check_operands("sgemm", a=a, b=b, c=c, out=out)
     if _is_torchs(a, b, c, out):
-        if out is not None:
-            check_out("sgemm", out, product_shape("sgemm", a, b)[0], a, b, c)
-        with no_less_accurate(precision, a):
-            result = alpha * torch.matmul(a, b) if alpha != 0 else a.new_zeros(product_shape("sgemm", a, b)[0])
-            result = result if c is None else result + beta * c
-            return result if out is None else out.copy_(result)
+        return _sgemm_by_torch(alpha, a, b, beta, c, out, precision)
     return product("sgemm", a, b, alpha=alpha, beta=beta, c=c, out=out)
+
+
+def _sgemm_by_torch(
+    alpha: float, a: Tensor, b: Tensor, beta: float, c: Tensor | None, out: Tensor | None, precision: str | None
+) -> Tensor:
+    shape = product_shape("sgemm", a, b)[0]
+    if not (a.is_floating_point() or a.is_complex()):
+        raise DtypeError(f"sgemm: a and b are {a.dtype}; need a floating dtype, for instance a.float()")
+    if out is not None:
+        check_out_shape("sgemm", out, shape)
+    with no_less_accurate(precision, a):
+        result = alpha * torch.matmul(a, b) if alpha != 0 else a.new_zeros(shape)
+        if c is not None:
+            result = result + beta * expand_c("sgemm", c, shape)
+    return result if out is None else out.copy_(result)
 
 
 def product(
@@ -83,26 +100,31 @@ def product(
     out: Tensor | None = None,
 ) -> Tensor:
     """`sgemm` by this package's kernels, whatever the device: CPU tensors need Triton's interpreter."""
+    if out is not None and out.is_neg():
+        return out.copy_(product(name, a, b, alpha=alpha, beta=beta, c=c))
     a, b = a.resolve_neg(), b.resolve_neg()
     shape, a_shape, b_shape = product_shape(name, a, b)
     if c is not None:
         c = expand_c(name, c.resolve_neg(), shape)
     if out is None:
-        out = torch.empty(shape, dtype=torch.float32, device=a.device)
+        result = torch.empty(shape, dtype=torch.float32, device=a.device)
     else:
         check_out(name, out, shape, a, b, c)
+        result = out
 
     A = a if a.ndim > 1 else a[None, :]
     B = b if b.ndim > 1 else b[:, None]
     if len(a_shape) > 2:
         A, B = A.expand(a_shape), B.expand(b_shape)
     C = None if c is None else _as_matrices(c, a.ndim, b.ndim)
-    result = _as_matrices(out, a.ndim, b.ndim)
+    R = _as_matrices(result, a.ndim, b.ndim)
 
-    p = problem(A, B, C, result, alpha, beta)
-    chosen = plan(p, gpu(a.device.index) if a.is_cuda else None)
-    dot.launch(p, A, B, C, result, chosen.tile).run(a.device)
-    return out
+    p = problem(A, B, C, R, float(alpha), float(beta))
+    tile = plan(p, gpu(a.device.index) if a.is_cuda else None).tile
+    dot.launch(p, A, B, C, R, tile).run(a.device)
+    if out is not None and not out.is_inference():
+        increment_version(out)  # autograd must notice that a tensor it saved was overwritten
+    return result
 
 
 def _as_matrices(t: Tensor, a_ndim: int, b_ndim: int) -> Tensor:
@@ -115,17 +137,21 @@ def _as_matrices(t: Tensor, a_ndim: int, b_ndim: int) -> Tensor:
 
 
 def _is_torchs(*tensors: Tensor | None) -> bool:
-    """Whether torch's own matmul serves these: all but plain float32 CUDA tensors that need no autograd."""
-    given = [t for t in tensors if t is not None]
+    """Whether torch's own matmul serves these: all but plain float32 CUDA tensors, not differentiated, not traced."""
     return (
-        has_torch_function(given)
-        or torch.compiler.is_compiling()
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
         or any(
-            t.dtype != torch.float32
+            type(t) not in (Tensor, Parameter)
+            or t.dtype != torch.float32
             or not t.is_cuda
             or t.layout != torch.strided
+            or t.is_nested
             or torch._C._functorch.is_functorch_wrapped_tensor(t)
             or (t.requires_grad and torch.is_grad_enabled())
-            for t in given
+            for t in tensors
+            if t is not None
         )
     )

@@ -1,4 +1,4 @@
-"""Which algorithm computes a problem, with which tile, and why."""
+"""Which tile computes a problem, and why."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ FILLED = 0.9  # the share of the SMs that must have a program
 
 @dataclass(frozen=True)
 class Plan:
-    """An algorithm's name, its tile, and the rule that chose them."""
+    """A tile of `algorithms.dot`, and the rule that chose it."""
 
-    algorithm: str
     tile: dot.Tile
     why: str
 
@@ -29,5 +28,5 @@ def plan(problem: Problem, gpu: Gpu | None) -> Plan:
     enough = FILLED * (gpu.sms if gpu else 1)
     for tile in dot.TILES:
         if dot.programs(problem, tile) >= enough:
-            return Plan("dot", tile, f"the largest tile with {enough:.0f} programs or more")
-    return Plan("dot", dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU")
+            return Plan(tile, f"the largest tile with {enough:.0f} programs or more")
+    return Plan(dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU")

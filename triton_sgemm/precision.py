@@ -22,6 +22,8 @@ def torch_matmul_precision(value: str) -> Iterator[None]:
     """torch's float32 CUDA matmuls in `value` ("ieee" or "tf32"); what was set before comes back."""
     # only the newer of torch's two switches: reading the older one throws once the newer was set
     before = torch.backends.cuda.matmul.fp32_precision
+    if before == torch.backends.fp32_precision:  # type: ignore[attr-defined]
+        before = "none"  # inherited, and to be so again
     torch.backends.cuda.matmul.fp32_precision = value
     try:
         yield
@@ -41,8 +43,9 @@ def no_less_accurate(precision: str | None, a: Tensor) -> Iterator[None]:
         return
     if precision in ("ieee", "fp32") and torch.backends.cuda.matmul.fp32_precision == "tf32":
         raise ValueError(
-            f"precision is {precision!r} but an operand requires a gradient, which torch computes, and torch is set to "
-            "TF32; set torch.backends.cuda.matmul.fp32_precision = 'ieee', or detach the operands"
+            f"precision is {precision!r}, but torch serves this call (an operand requires a gradient, is a subclass, "
+            "or is traced) and is set to TF32; set torch.backends.cuda.matmul.fp32_precision = 'ieee', or detach the "
+            "operands"
         )
     with torch.autocast("cuda", enabled=False):
         yield

@@ -44,7 +44,7 @@ class Problem:
 
 
 def problem(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float) -> Problem:
-    """The smallest problem that computes `out = alpha * a @ b + beta * c`.
+    """`out = alpha * a @ b + beta * c` as a problem, its batch folded where the strides allow.
 
     Shapes    a (*batch, M, K), b (*batch, K, N), c and out (*batch, M, N), all expanded alike.
     """
@@ -161,13 +161,18 @@ def expand_c(name: str, c: Tensor, shape: tuple[int, ...]) -> Tensor:
         ) from None
 
 
+def check_out_shape(name: str, out: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ShapeError unless `out` has the result's shape."""
+    if tuple(out.shape) != shape:
+        raise ShapeError(f"{name}: out is {tuple(out.shape)} but the result is {shape}; pass an out of that shape")
+
+
 def check_out(name: str, out: Tensor, shape: tuple[int, ...], a: Tensor, b: Tensor, c: Tensor | None) -> None:
     """Raises unless `out` has the result's shape and no element of it lies where another value is needed.
 
     `out` may be `c` itself: each element is read before it is written.
     """
-    if tuple(out.shape) != shape:
-        raise ShapeError(f"{name}: out is {tuple(out.shape)} but the result is {shape}; pass an out of that shape")
+    check_out_shape(name, out, shape)
     if _may_hold_twice(out):
         raise OverlapError(
             f"{name}: out has strides {out.stride()} for shape {shape}, so that elements share memory; "
@@ -178,13 +183,16 @@ def check_out(name: str, out: Tensor, shape: tuple[int, ...], a: Tensor, b: Tens
             continue
         if _share_memory(t, out):
             raise OverlapError(
-                f"{name}: out shares memory with {label}, which is still being read; "
+                f"{name}: out shares memory (or may) with {label}, which is still being read; "
                 f"pass {label}.clone() or a fresh out"
             )
 
 
 def _same_view(t: Tensor, out: Tensor) -> bool:
-    return t.data_ptr() == out.data_ptr() and t.shape == out.shape and t.stride() == out.stride()
+    def steps(x: Tensor) -> list[int]:
+        return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
+
+    return t.data_ptr() == out.data_ptr() and t.shape == out.shape and steps(t) == steps(out)
 
 
 def _may_hold_twice(t: Tensor) -> bool:

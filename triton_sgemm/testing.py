@@ -67,7 +67,7 @@ class Errors:
 
 
 def errors(result: Tensor, expected: Reference) -> Errors:
-    """Measures a result; a NaN anywhere makes both measures NaN. Raises ValueError for another shape."""
+    """Measures a result; with a NaN in it `largest` is NaN. Raises ValueError for another shape."""
     if result.shape != expected.value.shape:
         raise ValueError(f"the result is {tuple(result.shape)} but the reference is {tuple(expected.value.shape)}")
     if result.numel() == 0:

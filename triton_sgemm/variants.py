@@ -28,7 +28,7 @@ class Variant:
     batched      whether it takes batches
     archs        compute capabilities that it is compiled for
     launch       (problem, a, b, c, out) -> Launch, for Triton and Gluon
-    run          (problem, a, b, c, out), where it is not one launch
+    run_with     (problem, a, b, c, out), where it is not one launch of Triton's
     """
 
     name: str
@@ -47,11 +47,6 @@ class Variant:
             raise ValueError(f"variant {self.name!r} has no docstring; say what it does and why")
         if (self.launch is None) == (self.run_with is None):
             raise ValueError(f"variant {self.name!r} needs either launch or run_with")
-
-    @property
-    def summary(self) -> str:
-        """The first line of its docstring."""
-        return (self.doc or "").strip().splitlines()[0]
 
     def why_not(self, p: Problem) -> str | None:
         """Why it cannot compute `p`, or None where it can."""

@@ -2,8 +2,8 @@
 
 One program computes a BLOCK_M x BLOCK_N tile of C. Every product is a float32 fused multiply-add
 (`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order.
-With 128x128x32 and 8 warps a thread owns 64 outputs, an output costs 2K/128 global loads (32 FLOP/byte),
-and `num_stages` tiles are in flight behind the arithmetic.
+With the largest tile, 128x128x32 and 8 warps, a thread owns 64 outputs and an output costs 2K/128 global loads
+(32 FLOP/byte); `num_stages` tiles are in flight behind the arithmetic.
 Programs walk C in strips of GROUP_M tile rows, so that neighbours share A and B in the L2 cache.
 """
 
@@ -58,8 +58,8 @@ def dot_kernel(
     HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles_m = (M - 1) // BLOCK_M + 1  # not cdiv: M + BLOCK_M - 1 may pass 2^31
+    tiles_n = (N - 1) // BLOCK_N + 1
     z = tl.program_id(0) // (tiles_m * tiles_n)
     for axis in tl.static_range(len(batch)):
         index = (z % batch[axis]).to(tl.int64)
@@ -78,8 +78,8 @@ def dot_kernel(
     pid_n = tile % (GROUP_M * tiles_n) // rows
 
     # pointers to the first tiles
-    offs_m = (pid_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    offs_n = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    offs_m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
     in_m = (offs_m < M)[:, None]
     in_n = (offs_n < N)[None, :]
@@ -88,18 +88,19 @@ def dot_kernel(
 
     # walk K: load, multiply, advance
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        a = tl.load(a_ptrs, mask=in_m & (offs_k < K - k)[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=in_n & (offs_k < K - k)[:, None], other=0.0)
+    step = tl.cast(BLOCK_K, tl.int64)
+    for i in range((K - 1) // BLOCK_K + 1):
+        a = tl.load(a_ptrs, mask=in_m & (offs_k < K - i * BLOCK_K)[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=in_n & (offs_k < K - i * BLOCK_K)[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision="ieee")
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
 
     # write alpha * acc + beta * C
     acc = alpha * acc
     if HAS_C:
         c = tl.load(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn, mask=in_m & in_n)
-        acc += beta * c
+        acc = tl.fma(c, beta, acc)  # one rounding, whatever TRITON_DEFAULT_FP_FUSION says
     tl.store(out_ptr + offs_m[:, None] * stride_om + offs_n[None, :] * stride_on, acc, mask=in_m & in_n)
 
 

@@ -30,13 +30,13 @@ def outer_product_kernel(
     HAS_C: gl.constexpr, BLOCKSIZE: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     # which tile of C: neighbouring programs walk M, as the chapter's grid does
-    tiles_m = gl.cdiv(M, BLOCKSIZE)
+    tiles_m = (M - 1) // BLOCKSIZE + 1
     pid_m = gl.program_id(0) % tiles_m
     pid_n = gl.program_id(0) // tiles_m
 
     # pointers to the first column of A and the first row of B
-    offs_m = (pid_m * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(1, LAYOUT))).to(gl.int64)
-    offs_n = (pid_n * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(0, LAYOUT))).to(gl.int64)
+    offs_m = pid_m.to(gl.int64) * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(1, LAYOUT))
+    offs_n = pid_n.to(gl.int64) * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(0, LAYOUT))
     in_m = offs_m < M
     in_n = offs_n < N
     a_ptrs = a_ptr + offs_m * stride_am  # (BLOCKSIZE,)
@@ -57,7 +57,7 @@ def outer_product_kernel(
     inside = gl.expand_dims(in_m, 1) & gl.expand_dims(in_n, 0)
     acc = alpha * acc
     if HAS_C:
-        acc += beta * gl.load(c_ptr + rows * stride_cm + cols * stride_cn, mask=inside)
+        acc = gl.fma(gl.load(c_ptr + rows * stride_cm + cols * stride_cn, mask=inside), beta, acc)
     gl.store(out_ptr + rows * stride_om + cols * stride_on, acc, mask=inside)
 
 
