@@ -194,6 +194,17 @@ def test_batches_fold() -> None:
     assert (p.batch, p.M) == ((7,), 4)
 
 
+def test_only_what_every_tensor_walks_in_one_stride_folds() -> None:
+    a, b = f32(2, 3, 4, 5), f32(2, 3, 5, 6)
+    swapped = torch.empty(3, 2, 4, 6).transpose(0, 1)
+    assert problem(a, b, None, swapped, 1.0, 0.0).batch == (2, 3)
+    assert problem(a, b, swapped, torch.empty(2, 3, 4, 6), 1.0, 1.0).batch == (2, 3)
+    rows, wide = f32(5, 6).expand(3, 5, 6), torch.empty(3, 4, 9)[..., :6]
+    assert problem(f32(3, 4, 5), rows, None, wide, 1.0, 0.0).M == 12  # padded rows still have one stride
+    assert problem(f32(3, 4, 5), rows, None, torch.empty(3, 5, 6)[:, :4], 1.0, 0.0).batch == (3,)
+    assert problem(f32(3, 4, 5), rows, torch.empty(3, 5, 6)[:, :4], wide, 1.0, 1.0).batch == (3,)
+
+
 def test_alpha_0_and_no_depth_are_one_problem() -> None:
     a, out = f32(4, 4), f32(4, 4)
     assert problem(a, a, None, out, 0.0, 0.0).K == 0

@@ -94,7 +94,7 @@ def test_a_triton_switch_does_not_unfuse_the_products(monkeypatch) -> None:
     counts = []
     for fusion in ("0", "1"):
         monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", fusion)
-        names = [v.name for v in VARIANTS.values() if v.launch]
+        names = ["dot_32x32x32", "smem_tiling_triton", "naive_gluon"]  # one a kernel
         counts.append([c.opcodes["FFMA"] for c in read_all([90], names, general=True)])
     assert counts[0] == counts[1]
 

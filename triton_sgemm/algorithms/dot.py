@@ -77,12 +77,20 @@ def dot_kernel(
     pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
     pid_n = tile % (GROUP_M * tiles_n) // rows
 
-    # pointers to the first tiles
-    offs_m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # move each pointer to the top left corner of this tile
+    first_m = pid_m * BLOCK_M
+    first_n = pid_n * BLOCK_N
+    a_ptr += first_m.to(tl.int64) * stride_am
+    b_ptr += first_n.to(tl.int64) * stride_bn
+    c_ptr += first_m.to(tl.int64) * stride_cm + first_n.to(tl.int64) * stride_cn
+    out_ptr += first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on
+
+    # pointers to the first step of K
+    offs_m = tl.arange(0, BLOCK_M).to(tl.int64)
+    offs_n = tl.arange(0, BLOCK_N).to(tl.int64)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
-    in_m = (offs_m < M)[:, None]
-    in_n = (offs_n < N)[None, :]
+    in_m = (tl.arange(0, BLOCK_M) < M - first_m)[:, None]
+    in_n = (tl.arange(0, BLOCK_N) < N - first_n)[None, :]
     a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak  # (BLOCK_M, BLOCK_K)
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn  # (BLOCK_K, BLOCK_N)
 
@@ -90,8 +98,9 @@ def dot_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     step = tl.cast(BLOCK_K, tl.int64)
     for i in range((K - 1) // BLOCK_K + 1):
-        a = tl.load(a_ptrs, mask=in_m & (offs_k < K - i * BLOCK_K)[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=in_n & (offs_k < K - i * BLOCK_K)[:, None], other=0.0)
+        in_k = tl.arange(0, BLOCK_K) < K - i * BLOCK_K
+        a = tl.load(a_ptrs, mask=in_m & in_k[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=in_n & in_k[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision="ieee")
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk

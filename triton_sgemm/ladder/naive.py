@@ -34,13 +34,21 @@ def outer_product_kernel(
     pid_m = gl.program_id(0) % tiles_m
     pid_n = gl.program_id(0) // tiles_m
 
+    # move each pointer to the top left corner of this tile
+    first_m = pid_m * BLOCKSIZE
+    first_n = pid_n * BLOCKSIZE
+    a_ptr += first_m.to(gl.int64) * stride_am
+    b_ptr += first_n.to(gl.int64) * stride_bn
+    c_ptr += first_m.to(gl.int64) * stride_cm + first_n.to(gl.int64) * stride_cn
+    out_ptr += first_m.to(gl.int64) * stride_om + first_n.to(gl.int64) * stride_on
+
     # pointers to the first column of A and the first row of B
-    offs_m = pid_m.to(gl.int64) * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(1, LAYOUT))
-    offs_n = pid_n.to(gl.int64) * BLOCKSIZE + gl.arange(0, BLOCKSIZE, gl.SliceLayout(0, LAYOUT))
-    in_m = offs_m < M
-    in_n = offs_n < N
-    a_ptrs = a_ptr + offs_m * stride_am  # (BLOCKSIZE,)
-    b_ptrs = b_ptr + offs_n * stride_bn  # (BLOCKSIZE,)
+    offs_m = gl.arange(0, BLOCKSIZE, gl.SliceLayout(1, LAYOUT))
+    offs_n = gl.arange(0, BLOCKSIZE, gl.SliceLayout(0, LAYOUT))
+    in_m = offs_m < M - first_m
+    in_n = offs_n < N - first_n
+    a_ptrs = a_ptr + offs_m.to(gl.int64) * stride_am  # (BLOCKSIZE,)
+    b_ptrs = b_ptr + offs_n.to(gl.int64) * stride_bn  # (BLOCKSIZE,)
 
     # walk K: load, multiply, advance
     acc = gl.zeros((BLOCKSIZE, BLOCKSIZE), gl.float32, LAYOUT)
@@ -52,8 +60,8 @@ def outer_product_kernel(
         b_ptrs += stride_bk
 
     # write alpha * acc + beta * C
-    rows = gl.expand_dims(offs_m, 1)
-    cols = gl.expand_dims(offs_n, 0)
+    rows = gl.expand_dims(offs_m.to(gl.int64), 1)
+    cols = gl.expand_dims(offs_n.to(gl.int64), 0)
     inside = gl.expand_dims(in_m, 1) & gl.expand_dims(in_n, 0)
     acc = alpha * acc
     if HAS_C:

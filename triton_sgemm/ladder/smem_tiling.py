@@ -31,12 +31,20 @@ def smem_tiling_kernel(
     pid_m = tl.program_id(0) % tiles_m
     pid_n = tl.program_id(0) // tiles_m
 
-    # pointers to the first tiles
-    offs_m = pid_m.to(tl.int64) * BLOCKSIZE + tl.arange(0, BLOCKSIZE)
-    offs_n = pid_n.to(tl.int64) * BLOCKSIZE + tl.arange(0, BLOCKSIZE)
+    # move each pointer to the top left corner of this tile
+    first_m = pid_m * BLOCKSIZE
+    first_n = pid_n * BLOCKSIZE
+    a_ptr += first_m.to(tl.int64) * stride_am
+    b_ptr += first_n.to(tl.int64) * stride_bn
+    c_ptr += first_m.to(tl.int64) * stride_cm + first_n.to(tl.int64) * stride_cn
+    out_ptr += first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on
+
+    # pointers to the first tiles; offsets are int64, since a view's parent may be very large
+    offs_m = tl.arange(0, BLOCKSIZE).to(tl.int64)
+    offs_n = tl.arange(0, BLOCKSIZE).to(tl.int64)
     offs_k = tl.arange(0, BLOCKSIZE).to(tl.int64)
-    in_m = (offs_m < M)[:, None]
-    in_n = (offs_n < N)[None, :]
+    in_m = (tl.arange(0, BLOCKSIZE) < M - first_m)[:, None]
+    in_n = (tl.arange(0, BLOCKSIZE) < N - first_n)[None, :]
     a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak  # (BLOCKSIZE, BLOCKSIZE)
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn  # (BLOCKSIZE, BLOCKSIZE)
 
@@ -44,8 +52,9 @@ def smem_tiling_kernel(
     acc = tl.zeros((BLOCKSIZE, BLOCKSIZE), tl.float32)
     step = tl.cast(BLOCKSIZE, tl.int64)
     for i in range((K - 1) // BLOCKSIZE + 1):
-        As = tl.load(a_ptrs, mask=in_m & (offs_k < K - i * BLOCKSIZE)[None, :], other=0.0)
-        Bs = tl.load(b_ptrs, mask=in_n & (offs_k < K - i * BLOCKSIZE)[:, None], other=0.0)
+        in_k = tl.arange(0, BLOCKSIZE) < K - i * BLOCKSIZE
+        As = tl.load(a_ptrs, mask=in_m & in_k[None, :], other=0.0)
+        Bs = tl.load(b_ptrs, mask=in_n & in_k[:, None], other=0.0)
         acc = tl.dot(As, Bs, acc, input_precision="ieee")
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
