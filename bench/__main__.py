@@ -33,19 +33,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--suite", nargs="+", choices=SUITES, default=["chapter"], help="which shapes (default: chapter)"
     )
-    parser.add_argument("--variants", nargs="+", default=["*"], metavar="GLOB", help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--variants", nargs="+", metavar="GLOB", help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--sizes", nargs="+", type=Case.parse, metavar="N|MxNxK", help="shapes in place of the suite's")
     parser.add_argument(
         "--csv", type=Path, metavar="PATH", help="write the results: a .csv file, or a folder for <gpu>/<suite>.csv"
     )
     args = parser.parse_args()
     try:
-        args.variants = select([*args.variants, CUBLAS.name])
+        args.variants = select([*args.variants, CUBLAS.name]) if args.variants else None
     except ValueError as e:
         parser.error(str(e))
     if args.csv and args.csv.suffix == ".csv" and len(args.suite) > 1:
         parser.error(f"{args.csv} is one file but --suite names {len(args.suite)}; give a folder")
-    if args.csv and args.csv.suffix != ".csv" and (args.sizes or len(args.variants) < len(VARIANTS)):
+    if args.csv and args.csv.suffix != ".csv" and (args.sizes or args.variants):
         parser.error("only a whole suite goes into a results folder; with --sizes or --variants give a .csv file")
     return args
 
@@ -55,14 +55,15 @@ def on_gpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
     card = gpu(torch.cuda.current_device())
     rows: list[table.Row] = []
     for suite in args.suite:
-        cases = args.sizes or SUITES[suite]
+        cases = args.sizes or SUITES[suite].cases
+        variants = args.variants or select(list(SUITES[suite].variants))
         measured: list[table.Row] = []
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            each = len(args.variants) * (1 + measure.ROUNDS)
+            each = len(variants) * (1 + measure.ROUNDS)
             task = progress.add_task(suite, total=len(cases) * each)
             for i, case in enumerate(cases, 1):
                 progress.update(task, description=f"{suite} {case}")
-                measured += run.timed(case, args.variants, card, where, partial(progress.advance, task))
+                measured += run.timed(case, variants, card, where, partial(progress.advance, task))
                 progress.update(task, completed=i * each)
         print(f"{suite}\n\n{table.text(table.frame(measured))}\n")
         save(measured, args.csv, card.slug, suite)
@@ -72,11 +73,12 @@ def on_gpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
 
 def on_cpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
     """Checks every variant, and reads what the compilers made of it."""
+    variants = args.variants or list(VARIANTS.values())
     with Console(stderr=True).status(f"compiling every variant for sm_{COMPILE_FOR}"):
-        compiled = {c.variant: c for c in read_all([COMPILE_FOR], [v.name for v in args.variants])}
+        compiled = {c.variant: c for c in read_all([COMPILE_FOR], [v.name for v in variants])}
     rows: list[table.Row] = []
     for case in track(args.sizes or ON_CPU, "checking", console=Console(stderr=True), transient=True):
-        rows += run.crosschecked(case, args.variants, where)
+        rows += run.crosschecked(case, variants, where)
     print(f"cross-check on the CPU\n\n{table.text(table.frame(rows), compiled)}\n")
     save(rows, args.csv, "no-gpu", "cross-check")
     return rows

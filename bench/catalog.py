@@ -44,6 +44,7 @@ def run_cuda(rung: Rung, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out
 
 
 CUBLAS = Variant("cublas", "torch", "ieee", run_with=run_cublas, doc=run_cublas.__doc__)
+MATMUL = Variant("matmul_ieee", "triton", "ieee", run_with=run_matmul, doc=run_matmul.__doc__)
 
 VARIANTS = unique(
     [
@@ -62,7 +63,7 @@ VARIANTS = unique(
         ),
         *rungs(),
         *dot.VARIANTS,
-        Variant("matmul_ieee", "triton", "ieee", run_with=run_matmul, doc=run_matmul.__doc__),
+        MATMUL,
     ]
 )
 

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -117,13 +118,21 @@ def _disassemble(variant: Variant, arch: int, cubin: Path, shared: int, tf32: bo
 
 
 def read_all(archs: list[int], patterns: list[str] | None = None, general: bool = False) -> list[Compiled]:
-    """`read` for variants and architectures, in a process that compiles even if this one interprets."""
-    command = [sys.executable, "-m", "bench.compiled", "--arch", *map(str, archs), "--variants", *(patterns or ["*"])]
-    command += ["--general"] if general else []
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"})
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+    """`read` for variants and architectures, in processes that compile even if this one interprets."""
+    options = ["--variants", *(patterns or ["*"]), *(["--general"] if general else [])]
+
+    def compile_for(arch: int) -> list[Compiled]:
+        command = [sys.executable, "-m", "bench.compiled", "--arch", str(arch), *options]
+        environment = os.environ | {"TRITON_INTERPRET": "0"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=Path(__file__).parent.parent
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+        return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [c for found in pool.map(compile_for, archs) for c in found]
 
 
 def main() -> None:

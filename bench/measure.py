@@ -29,7 +29,7 @@ ROUNDS = 3
 LOAD_S = 0.3
 BURST_S = 0.02  # between two looks at the clock
 FLUSH = 16  # times the L2: long enough for the next call to be queued before it ends
-SAMPLES_S = 0.1
+SAMPLES_S = 0.05
 GRAPH_UP_TO = 2048
 TOO_SLOW_MS = 500.0
 
@@ -102,13 +102,11 @@ def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: C
 
     for _ in range(ROUNDS):
         for v in random.sample(variants, len(variants)):
-            each = _load(partial(x.run, v))
-            count = min(50, max(3, int(SAMPLES_S * 1e3 / each)))
-            if use_graphs:
-                eager[v.name].append(each)
-                samples[v.name] += [_sample(graphs[v.name].replay, flush) / len(sets) for _ in range(count)]
-            else:
-                samples[v.name] += [_sample(partial(x.run, v), flush) for _ in range(count)]
+            eager[v.name].append(_load(partial(x.run, v)))
+            call, calls = (graphs[v.name].replay, len(sets)) if use_graphs else (partial(x.run, v), 1)
+            first = _sample(call, flush)
+            more = min(50, max(2, int(1e3 * SAMPLES_S / first)))
+            samples[v.name] += [ms / calls for ms in (first, *(_sample(call, flush) for _ in range(more)))]
             step()
 
     timings = {}

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_sgemm.device import Gpu
+from triton_sgemm.plan import plan
+from triton_sgemm.problem import Problem
 from triton_sgemm.variants import Variant
 
 from . import measure
-from .catalog import CUBLAS
+from .catalog import CUBLAS, MATMUL
 from .environment import Environment
 from .suites import Case
 from .table import Row
@@ -51,7 +53,7 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
         }
         if card.fma_peak_gflops and gflops > card.fma_peak_gflops:
             figures[name] |= {"note": f"wrong: above the {card.fma_peak_gflops:,.0f} GFLOP/s that float32 units can do"}
-    return [_row(v, case, asdict(where) | figures[v.name]) for v in variants]
+    return [_row(v, case, x.problem, card, asdict(where) | figures[v.name]) for v in variants]
 
 
 def _verified(v: Variant, x: measure.Operands, case: Case, expected: Any) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def crosschecked(case: Case, variants: list[Variant], where: Environment) -> lis
             except Exception as e:
                 figures = {"note": f"failed: {_first_line(e)}"}
         figures["note"] = f"{figures.get('note', note)}; {NO_TIME}"
-        rows.append(_row(v, case, asdict(where) | figures))
+        rows.append(_row(v, case, x.problem, None, asdict(where) | figures))
     return rows
 
 
@@ -95,8 +97,9 @@ def _errors(v: Variant, x: measure.Operands, expected: Any) -> dict[str, Any]:
     return {"rel_err": e.relative, "max_err": e.largest} | ({"note": wrong} if wrong else {})
 
 
-def _row(v: Variant, case: Case, figures: dict[str, Any]) -> Row:
-    return Row(v.name, v.backend, v.name, v.precision, "NN", 1, case.M, case.N, case.K, **figures)
+def _row(v: Variant, case: Case, p: Problem, card: Gpu | None, figures: dict[str, Any]) -> Row:
+    algorithm = f"dot_{plan(p, card).tile}" if v.name == MATMUL.name else v.name  # what the public call picks
+    return Row(v.name, v.backend, algorithm, v.precision, "NN", 1, case.M, case.N, case.K, **figures)
 
 
 def _first_line(e: BaseException) -> str:

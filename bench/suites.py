@@ -35,11 +35,23 @@ def square(*sizes: int) -> tuple[Case, ...]:
     return tuple(Case(n, n, n) for n in sizes)
 
 
+@dataclass(frozen=True)
+class Suite:
+    """The shapes, and the variants (globs) that are measured where the caller names none."""
+
+    cases: tuple[Case, ...]
+    variants: tuple[str, ...] = ("*",)
+
+
 SUITES = {
     # the chapter's own size
-    "chapter": square(4096),
-    # where launch overhead, wave quantisation and the power limit rule; one off a multiple on both sides
-    "square": square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384),
+    "chapter": Suite(square(4096)),
+    # where launch overhead, wave quantisation and the power limit rule; one off a multiple on both sides.
+    # Of the tiles, the one that matmul picks
+    "square": Suite(
+        square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384),
+        ("cublas", "*_cuda", "*_gluon", "*_triton", "matmul_*"),
+    ),
 }
 
 # small enough for the interpreter and the fibers: one tile, several of them, a K of several steps

@@ -71,8 +71,8 @@ def test_sgemm_needs_c_for_a_beta() -> None:
 
 
 @pytest.mark.parametrize("factor", [2, True, np.float32(2), np.int64(2), 2.0])
-def test_alpha_and_beta_may_be_any_number(factor) -> None:
-    a, b, c = f32(4, 4), f32(4, 4), f32(4, 4)
+def test_alpha_and_beta_may_be_any_number(factor, device: str) -> None:
+    a, b, c = (torch.randn(4, 4, device=device) for _ in range(3))
     expected = float(factor) * (a @ b) + float(factor) * c
     assert torch.allclose(product("sgemm", a, b, alpha=factor, beta=factor, c=c), expected, atol=1e-5)
     with pytest.raises(TypeError, match=r"alpha is a torch.Tensor; need a number, for instance alpha.item\(\)"):
@@ -116,10 +116,10 @@ def test_what_is_torchs(monkeypatch) -> None:
     assert _is_torchs(plain)
 
 
-def test_an_output_overwritten_changes_its_version() -> None:
-    out = torch.empty(4, 4)
+def test_an_output_overwritten_changes_its_version(device: str) -> None:
+    a, out = torch.randn(4, 4, device=device), torch.empty(4, 4, device=device)
     before = out._version
-    product("matmul", f32(4, 4), f32(4, 4), out=out)
+    product("matmul", a, a, out=out)
     assert out._version > before
 
 
