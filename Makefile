@@ -10,7 +10,7 @@ TORCH_GPU = torch==2.11.0
 TORCH_CPU = torch==2.13.0+cpu
 TRITON = triton==3.6.0
 
-NEEDS_bench = torch triton numpy pandas tabulate rich
+NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
 NEEDS_test = $(NEEDS_bench) pytest hypothesis
 NEEDS_lint = torch triton numpy pandas rich ruff mypy
 

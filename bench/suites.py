@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 
 
@@ -23,10 +24,10 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """`4096` for a square product, `512x1024x64` for M x N x K; raises ValueError for anything else."""
+        """`4096` for a square product, `512x1024x64` for M x N x K; raises ArgumentTypeError for anything else."""
         parts = text.lower().split("x")
         if len(parts) not in (1, 3) or not all(p.isdigit() and int(p) > 0 for p in parts):
-            raise ValueError(f"size {text!r}: need a number such as 4096, or MxNxK such as 512x1024x64")
+            raise ArgumentTypeError(f"size {text!r}: need a number such as 4096, or MxNxK such as 512x1024x64")
         return cls(*(map(int, parts * 3 if len(parts) == 1 else parts)))
 
 
@@ -55,4 +56,4 @@ SUITES = {
 }
 
 # small enough for the interpreter and the fibers: one tile, several of them, a K of several steps
-ON_CPU = (Case(32, 32, 32), Case(96, 64, 128))
+ON_CPU = (Case(32, 32, 32), Case(128, 128, 256))
