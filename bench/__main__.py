@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -76,12 +77,11 @@ def on_cpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
     variants = args.variants or list(VARIANTS.values())
     with Console(stderr=True).status(f"compiling every variant for sm_{COMPILE_FOR}"):
         compiled = {c.variant: c for c in read_all([COMPILE_FOR], [v.name for v in variants])}
-    for c in compiled.values():
-        if c.note.startswith("failed"):
-            print(f"FAILED to compile {c.variant} for sm_{c.arch}: {c.note}", file=sys.stderr)
     rows: list[table.Row] = []
     for case in track(args.sizes or ON_CPU, "checking", console=Console(stderr=True), transient=True):
         rows += run.crosschecked(case, variants, where)
+    notes = {name: c.note for name, c in compiled.items() if c.note.startswith("failed")}
+    rows = [replace(row, note=notes.get(row.variant, row.note)) for row in rows]
     print(f"cross-check on the CPU\n\n{table.text(table.frame(rows), compiled)}\n")
     save(rows, args.csv, "no-gpu", "cross-check")
     return rows
