@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from bench.catalog import VARIANTS, select, twins
+from bench.catalog import VARIANTS, run_cuda, select, twins
 from bench.compiled import Compiled, read_all
+from reference_cuda import rungs as rungs_module
+from reference_cuda.loader import source
 from reference_cuda.rungs import RUNGS, Rung
 from triton_sgemm.device import ARCHS
 from triton_sgemm.ladder import rungs
@@ -156,6 +159,14 @@ def test_select() -> None:
         select(["nope"])
 
 
-def test_a_new_cuda_rung_is_a_file_and_a_line() -> None:
-    fields = set(Rung.__dataclass_fields__)
-    assert fields == {"name", "number", "kernel", "tile", "threads", "multiple_of"}  # as CONTRIBUTING shows
+def test_a_new_cuda_rung_is_a_file_and_a_line(monkeypatch, tmp_path) -> None:
+    (tmp_path / "fourth.cu").write_text(
+        RUNGS[1].source.replace("Rung 2:", "Rung 4:").replace("sgemm_coalesced", "sgemm_4")
+    )
+    monkeypatch.setattr(rungs_module, "HERE", tmp_path)
+    rung = Rung("fourth", 4, "sgemm_4<32>", tile=(32, 32), threads=1024)
+    variant = Variant("fourth_cuda", "cuda", "ieee", rung=4, run_with=partial(run_cuda, rung), doc=rung.doc)
+    a, b, out = torch.randn(40, 50), torch.randn(50, 60), torch.full((40, 60), float("nan"))
+    variant.run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
+    assert errors(out, reference(a, b)).within(random_bound(50))
+    assert rung.doc.startswith("Rung 4:") and "sgemm_4<32><<<" in source((rung,))[1]

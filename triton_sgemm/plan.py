@@ -23,7 +23,8 @@ def plan(problem: Problem, gpu: Gpu | None) -> Plan:
     """Chooses for a problem and a GPU (None: the interpreter).
 
     The largest tile that still gives (nearly) every SM a program: larger tiles load less an output, but
-    idle SMs cost more than that. Measured on an H200: docs/worklog/001-dot-tiles.md.
+    idle SMs cost more than that. Measured on an H200: docs/worklog/001-dot-tiles.md; since 004 the
+    order of the two largest wants another measurement.
     """
     enough = FILLED * (gpu.sms if gpu else 1)
     for tile in dot.TILES:
