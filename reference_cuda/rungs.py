@@ -94,4 +94,8 @@ RUNGS = (
     Rung("naive", 1, "sgemm_naive<32>", tile=(32, 32), threads=1024),
     Rung("coalesced", 2, "sgemm_coalesced<32>", tile=(32, 32), threads=1024),
     Rung("smem_tiling", 3, "sgemm_smem_tiling<32>", tile=(32, 32), threads=1024, multiple_of=32),
+    Rung("thread_tile_1d", 4, "sgemm_thread_tile_1d<64, 64, 8, 8>", tile=(64, 64), threads=512, multiple_of=64),
+    Rung("thread_tile_2d", 5, "sgemm_thread_tile_2d<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
+    Rung("vector_loads", 6, "sgemm_vector_loads<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
+    Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
 )
