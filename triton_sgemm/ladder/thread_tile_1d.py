@@ -62,6 +62,8 @@ def thread_tile_kernel(
     a_k = gl.expand_dims(gl.arange(0, BLOCK_K, gl.SliceLayout(0, LOAD_A)), 0)
     b_k = gl.expand_dims(gl.arange(0, BLOCK_K, gl.SliceLayout(1, LOAD_B)), 1)
     b_n = gl.expand_dims(gl.arange(0, BLOCK_N, gl.SliceLayout(0, LOAD_B)), 0)
+    in_m = a_m < M - first_m
+    in_n = b_n < N - first_n
     a_ptrs = a_ptr + a_m.to(gl.int64) * stride_am + a_k.to(gl.int64) * stride_ak  # (BLOCK_M, BLOCK_K)
     b_ptrs = b_ptr + b_k.to(gl.int64) * stride_bk + b_n.to(gl.int64) * stride_bn  # (BLOCK_K, BLOCK_N)
     As = gl.allocate_shared_memory(gl.float32, [BLOCK_M, BLOCK_K], SHARED_A)
@@ -71,9 +73,10 @@ def thread_tile_kernel(
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, LAYOUT)
     step = gl.cast(BLOCK_K, gl.int64)
     for i in range((K - 1) // BLOCK_K + 1):
-        left = K - i * BLOCK_K
-        As.store(gl.load(a_ptrs, mask=(a_m < M - first_m) & (a_k < left), other=0.0))
-        Bs.store(gl.load(b_ptrs, mask=(b_n < N - first_n) & (b_k < left), other=0.0))
+        a_tile = gl.load(a_ptrs, mask=in_m & (a_k < K - i * BLOCK_K), other=0.0)
+        b_tile = gl.load(b_ptrs, mask=in_n & (b_k < K - i * BLOCK_K), other=0.0)
+        As.store(a_tile)
+        Bs.store(b_tile)
         for k in gl.static_range(BLOCK_K):
             a = As.slice(k, 1, dim=1).load(LAYOUT)  # (BLOCK_M, 1)
             b = Bs.slice(k, 1, dim=0).load(LAYOUT)  # (1, BLOCK_N)
@@ -93,9 +96,7 @@ def thread_tile_kernel(
     gl.store(out_ptr + rows * stride_om + cols * stride_on, acc, mask=inside)
 
 
-def launch_thread_tile(
-    p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: dict[str, Any]
-) -> Launch:
+def launch_thread_tile(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: dict[str, Any]) -> Launch:
     """One program a BLOCK_M x BLOCK_N tile of C; `tile` has its sizes and layouts."""
     c_strides = p.c_strides or p.out_strides
     args = (
