@@ -1,8 +1,9 @@
 """Rung 4: one thread computes a column of eight outputs.
 
-What a thread owns changes, and here that is a layout: `size_per_thread=[8, 1]`, in a tile of C that grows to
-64 x 64. The kernel says nothing of it: it stages a tile of A and one of B in shared memory (Triton places the
-barriers), then at each k every thread reads what its outputs need of a column of As and a row of Bs.
+What a thread owns changes, and in Gluon that is a layout: `size_per_thread=[8, 1]`, in a tile of C that grows to
+64 x 64. The kernel does not name it: it stages a tile of A and one of B in shared memory (Triton places the two
+barriers), then at each k every thread reads what its outputs need of a column of As and of a row of Bs. Rungs 5 to 7
+are this kernel with other layouts.
 Loads per output: 2K/64 from global memory, K (1 + 1/8) from shared memory. 16 FLOP/byte.
 FMA per shared load: 8/9 = 0.89, from 0.5.
 Twin: reference_cuda/thread_tile_1d.cu. Chapter: "getting there means changing what a thread owns".
@@ -62,8 +63,6 @@ def thread_tile_kernel(
     a_k = gl.expand_dims(gl.arange(0, BLOCK_K, gl.SliceLayout(0, LOAD_A)), 0)
     b_k = gl.expand_dims(gl.arange(0, BLOCK_K, gl.SliceLayout(1, LOAD_B)), 1)
     b_n = gl.expand_dims(gl.arange(0, BLOCK_N, gl.SliceLayout(0, LOAD_B)), 0)
-    in_m = a_m < M - first_m
-    in_n = b_n < N - first_n
     a_ptrs = a_ptr + a_m.to(gl.int64) * stride_am + a_k.to(gl.int64) * stride_ak  # (BLOCK_M, BLOCK_K)
     b_ptrs = b_ptr + b_k.to(gl.int64) * stride_bk + b_n.to(gl.int64) * stride_bn  # (BLOCK_K, BLOCK_N)
     As = gl.allocate_shared_memory(gl.float32, [BLOCK_M, BLOCK_K], SHARED_A)
@@ -73,8 +72,8 @@ def thread_tile_kernel(
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, LAYOUT)
     step = gl.cast(BLOCK_K, gl.int64)
     for i in range((K - 1) // BLOCK_K + 1):
-        a_tile = gl.load(a_ptrs, mask=in_m & (a_k < K - i * BLOCK_K), other=0.0)
-        b_tile = gl.load(b_ptrs, mask=in_n & (b_k < K - i * BLOCK_K), other=0.0)
+        a_tile = gl.load(a_ptrs, mask=(a_m < M - first_m) & (a_k < K - i * BLOCK_K), other=0.0)
+        b_tile = gl.load(b_ptrs, mask=(b_n < N - first_n) & (b_k < K - i * BLOCK_K), other=0.0)
         As.store(a_tile)
         Bs.store(b_tile)
         for k in gl.static_range(BLOCK_K):
