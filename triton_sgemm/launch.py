@@ -22,18 +22,24 @@ MAX_PROGRAMS = 2**31 - 1  # along x of a grid; y and z hold 65535 only, so nothi
 
 @dataclass(frozen=True)
 class Launch:
-    """`programs` instances of `kernel`, called with `args` and `options` (constexprs, num_warps, num_stages)."""
+    """`programs` instances of `kernel`, called with `args` and `options` (constexprs, num_warps, num_stages).
+
+    `before` holds the launches whose results it reads, in order.
+    """
 
     kernel: Any
     programs: int
     args: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    before: tuple[Launch, ...] = ()
 
     def run(self, device: torch.device) -> None:
-        """Launches on `device` and its current stream.
+        """Launches on `device` and its current stream, after what comes before.
 
         Raises ValueError for more programs than a grid holds: CUDA would silently run none of them.
         """
+        for earlier in self.before:
+            earlier.run(device)
         if self.programs > MAX_PROGRAMS:
             raise ValueError(
                 f"the product needs {self.programs} tiles but one launch holds {MAX_PROGRAMS}; "

@@ -8,9 +8,9 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from .algorithms import dot
 from .device import gpu
 from .errors import DtypeError
+from .execute import execute
 from .plan import plan
 from .precision import check_precision, no_less_accurate
 from .problem import check_operands, check_out, check_out_shape, expand_c, problem, product_shape
@@ -120,8 +120,7 @@ def product(
     R = _as_matrices(result, a.ndim, b.ndim)
 
     p = problem(A, B, C, R, float(alpha), float(beta))
-    tile = plan(p, gpu(a.device.index) if a.is_cuda else None).tile
-    dot.launch(p, A, B, C, R, tile).run(a.device)
+    execute(plan(p, gpu(a.device.index) if a.is_cuda else None), p, A, B, C, R)
     if out is not None and not out.is_inference():
         increment_version(out)  # autograd must notice that a tensor it saved was overwritten
     return result

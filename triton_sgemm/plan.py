@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .algorithms import dot
+from .algorithms import dot, fma
 from .device import Gpu
 from .problem import Problem
 
@@ -13,10 +13,15 @@ FILLED = 0.9  # the share of the SMs that must have a program
 
 @dataclass(frozen=True)
 class Plan:
-    """A tile of `algorithms.dot`, and the rule that chose it."""
+    """How a problem is computed, and the rule that chose it.
 
-    tile: dot.Tile
+    `depth` is the share of K of one program; `transposed` computes C' = B' @ A'.
+    """
+
+    tile: dot.Tile | fma.Tile
     why: str
+    depth: int
+    transposed: bool = False
 
 
 def plan(problem: Problem, gpu: Gpu | None) -> Plan:
@@ -29,5 +34,5 @@ def plan(problem: Problem, gpu: Gpu | None) -> Plan:
     enough = FILLED * (gpu.sms if gpu else 1)
     for tile in dot.TILES:
         if dot.programs(problem, tile) >= enough:
-            return Plan(tile, f"the largest tile with {enough:.0f} programs or more")
-    return Plan(dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU")
+            return Plan(tile, f"the largest tile with {enough:.0f} programs or more", problem.K)
+    return Plan(dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU", problem.K)

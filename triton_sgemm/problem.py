@@ -37,6 +37,22 @@ class Problem:
         """How many products there are."""
         return math.prod(self.batch)
 
+    def transposed(self) -> Problem:
+        """The same product as C' = B' @ A'."""
+
+        def turned(strides: tuple[int, ...]) -> tuple[int, ...]:
+            return (*strides[:-2], strides[-1], strides[-2])
+
+        return replace(
+            self,
+            M=self.N,
+            N=self.M,
+            a_strides=turned(self.b_strides),
+            b_strides=turned(self.a_strides),
+            c_strides=None if self.c_strides is None else turned(self.c_strides),
+            out_strides=turned(self.out_strides),
+        )
+
     @property
     def flops(self) -> int:
         """Floating point operations, a multiply and an add counted as two."""

@@ -41,10 +41,13 @@ class Tile:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
 
 
-TILES = (  # from the largest down
-    Tile(128, 128, 32, num_warps=8, num_stages=3),
+TILES = (
     Tile(64, 128, 32, num_warps=8, num_stages=3),
+    Tile(32, 128, 32, num_warps=4, num_stages=3),
+    Tile(64, 64, 32, num_warps=4, num_stages=3),
+    Tile(32, 64, 32, num_warps=4, num_stages=3),
     Tile(32, 32, 32, num_warps=2, num_stages=3),
+    Tile(16, 128, 32, num_warps=4, num_stages=3),
     Tile(16, 32, 64, num_warps=2, num_stages=3),
 )
 
@@ -52,9 +55,9 @@ TILES = (  # from the largest down
 @triton.jit
 def dot_kernel(
     a_ptr, b_ptr, c_ptr, out_ptr,
-    M, N, K, alpha, beta,
+    M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
     HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
@@ -77,13 +80,17 @@ def dot_kernel(
     pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
     pid_n = tile % (GROUP_M * tiles_n) // rows
 
+    # which part of K: what is left of z
+    first_k = z * depth
+    K = tl.minimum(K - first_k, depth)
+
     # move each pointer to the top left corner of this tile
     first_m = pid_m * BLOCK_M
     first_n = pid_n * BLOCK_N
-    a_ptr += first_m.to(tl.int64) * stride_am
-    b_ptr += first_n.to(tl.int64) * stride_bn
+    a_ptr += first_m.to(tl.int64) * stride_am + first_k.to(tl.int64) * stride_ak
+    b_ptr += first_n.to(tl.int64) * stride_bn + first_k.to(tl.int64) * stride_bk
     c_ptr += first_m.to(tl.int64) * stride_cm + first_n.to(tl.int64) * stride_cn
-    out_ptr += first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on
+    out_ptr += first_m.to(tl.int64) * stride_om + first_n.to(tl.int64) * stride_on + z.to(tl.int64) * stride_part
 
     # pointers to the first step of K
     offs_m = tl.arange(0, BLOCK_M).to(tl.int64)
@@ -118,16 +125,30 @@ def programs(p: Problem, tile: Tile) -> int:
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
 
 
-def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
-    """The launch that computes `p`; the tensors give the addresses only, `p` has their strides."""
+def launch(
+    p: Problem,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    out: Tensor,
+    tile: Tile,
+    depth: int | None = None,
+    stride_part: int = 0,
+) -> Launch:
+    """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
+
+    With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
+    """
     c_strides = p.c_strides or p.out_strides
+    depth = depth or max(p.K, 1)
     args = (
         a, b, out if c is None else c, out,
-        p.M, p.N, p.K, p.alpha, p.beta,
+        p.M, p.N, p.K, p.alpha, p.beta, depth,
         p.batch[::-1], p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
-        *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
+        *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
     )  # fmt: skip
-    return Launch(dot_kernel, programs(p, tile), args, {"HAS_C": p.c_strides is not None, **tile.options})
+    parts = max(cdiv(p.K, depth), 1)
+    return Launch(dot_kernel, parts * programs(p, tile), args, {"HAS_C": p.c_strides is not None, **tile.options})
 
 
 VARIANTS = tuple(
