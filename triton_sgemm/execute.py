@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,11 +21,11 @@ def execute(plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out:
     if isinstance(plan.tile, rows.Tile):
         rows.launch(p, a, b, c, out, plan.tile).run(out.device)
         return
-    algorithm = fma if isinstance(plan.tile, fma.Tile) else dot
+    launch = fma.launch if isinstance(plan.tile, fma.Tile) else partial(dot.launch, relay_b=plan.relay_b)
     if plan.depth >= p.K:
-        algorithm.launch(p, a, b, c, out, plan.tile).run(out.device)
+        launch(p, a, b, c, out, plan.tile).run(out.device)
         return
     room = torch.empty((cdiv(p.K, plan.depth), *p.batch, p.M, p.N), dtype=torch.float32, device=out.device)
     part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
-    algorithm.launch(part, a, b, None, room, plan.tile, plan.depth, room.stride(0)).run(out.device)
+    launch(part, a, b, None, room, plan.tile, plan.depth, room.stride(0)).run(out.device)
     parts.launch(p, room, c, out).run(out.device)

@@ -1,38 +1,162 @@
-"""Which tile computes a problem, and why."""
+"""Which algorithm and tile compute a problem, and why: the candidate that a model of the GPU predicts to be the fastest.
+
+The model knows what was measured on an H200 (docs/worklog/007): how much of the FMA units' peak a tile reaches on an SM that
+is full of programs (`rate`), how many fit there (`resident`) and what share of that rate one alone reaches (`alone`). A
+problem's time is that of the SM with the most programs, or that of the bytes that must move, and what the launches
+cost. For another GPU its own number of SMs and peak are put in; that its tiles behave alike is an assumption.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from .algorithms import dot, fma
-from .device import Gpu
+from .algorithms import dot, fma, rows
+from .algorithms._gluon import available
+from .device import ARCHS, Gpu
+from .launch import cdiv
 from .problem import Problem
 
-FILLED = 0.9  # the share of the SMs that must have a program
+Tile = dot.Tile | fma.Tile | rows.Tile
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a problem is computed, and the rule that chose it.
+    """How a problem is computed, and why so.
 
-    `depth` is the share of K of one program; `transposed` computes C' = B' @ A'.
+    depth       the share of K of one program; less than K: the parts are added afterwards
+    transposed  C' = B' @ A' is computed
+    relay_b     `dot` moves B first
     """
 
-    tile: dot.Tile | fma.Tile
+    tile: Tile
     why: str
     depth: int
     transposed: bool = False
+    relay_b: bool = False
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured of a tile; shares of the SM's float32 peak, and microseconds until a program multiplies."""
+
+    rate: float
+    resident: int
+    alone: float
+    start_us: float
+
+
+SPEEDS: dict[Tile, Speed] = {
+    fma.Tile(128, 256): Speed(0.775, 1, 1.0, 8.1),
+    fma.Tile(64, 256): Speed(0.766, 2, 0.66, 8.1),
+    fma.Tile(256, 64): Speed(0.621, 2, 0.71, 8.1),
+    fma.Tile(128, 128): Speed(0.717, 2, 0.65, 8.1),
+    fma.Tile(64, 128, TM=8): Speed(0.725, 4, 0.80, 8.1),
+    fma.Tile(128, 64, TM=8): Speed(0.616, 4, 0.76, 8.1),
+    dot.Tile(64, 128, 32, 8): Speed(0.663, 3, 0.95, 2.2),
+    dot.Tile(32, 128, 32, 4): Speed(0.663, 4, 0.85, 2.2),
+    dot.Tile(64, 64, 32, 4): Speed(0.629, 4, 0.75, 2.2),
+    dot.Tile(32, 64, 32, 4): Speed(0.550, 6, 0.83, 2.2),
+    dot.Tile(32, 32, 32, 2): Speed(0.469, 10, 0.83, 2.2),
+    dot.Tile(16, 128, 32, 4): Speed(0.545, 5, 0.78, 2.2),
+    dot.Tile(16, 32, 64, 2): Speed(0.436, 8, 0.81, 2.2),
+}
+LAUNCH_US = 0.8
+STEP_US = 4.0  # a launch more: to move an operand, to add parts
+BYTES_PER_US_AND_SM = 4.1e6 / 132
+STEP_BYTES_PER_US_AND_SM = 3.1e6 / 132
+B_ALONG_K = 2.6  # times that `dot` takes where B is contiguous along K
+PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
+SHORTEST = 64  # part of K
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a plan depends on: the sizes, and along which dimensions the operands are contiguous."""
+
+    batches: int
+    M: int
+    N: int
+    K: int
+    a_along_k: bool
+    a_along_m: bool
+    b_along_k: bool
+    b_along_n: bool
+
+    def transposed(self) -> Shape:
+        """That of C' = B' @ A'."""
+        return Shape(
+            self.batches, self.N, self.M, self.K, self.b_along_k, self.b_along_n, self.a_along_k, self.a_along_m
+        )
 
 
 def plan(problem: Problem, gpu: Gpu | None) -> Plan:
-    """Chooses for a problem and a GPU (None: the interpreter).
+    """Chooses for a problem and a GPU (None: the interpreter, which runs what is Triton and takes the largest tile)."""
+    p = problem
+    (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
+    quads_a = all(s % 4 == 0 for s in (*p.a_strides[:-2], ak))
+    quads_b = all(s % 4 == 0 for s in (*p.b_strides[:-2], bk))
+    shape = Shape(p.batches, p.M, p.N, p.K, ak == 1 and am != 1, am == 1 and quads_a, bk == 1 and bn != 1, bn == 1 and quads_b)
+    return _plan(shape, gpu)
 
-    The largest tile that still gives (nearly) every SM a program: larger tiles load less an output, but
-    idle SMs cost more than that. Measured on an H200: docs/worklog/001-dot-tiles.md; since 004 the
-    order of the two largest wants another measurement.
-    """
-    enough = FILLED * (gpu.sms if gpu else 1)
-    for tile in dot.TILES:
-        if dot.programs(problem, tile) >= enough:
-            return Plan(tile, f"the largest tile with {enough:.0f} programs or more", problem.K)
-    return Plan(dot.TILES[-1], "the smallest tile: the output is too small to fill the GPU", problem.K)
+
+@lru_cache(4096)
+def _plan(shape: Shape, gpu: Gpu | None) -> Plan:
+    if gpu is None:
+        tile = next((t for t in dot.TILES if t.BLOCK_M <= shape.M and t.BLOCK_N <= shape.N), dot.TILES[-1])
+        return Plan(tile, "the largest tile of dot that the output fills: Triton's interpreter", shape.K)
+    return min(candidates(shape, gpu), key=lambda c: c[0])[1]
+
+
+def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
+    """Every plan that may serve `shape`, after the microseconds it is predicted to take."""
+    arch = ARCHS.get(gpu.capability)
+    lanes = arch.fp32_lanes if arch else 128
+    flops_per_us = 2e-3 * lanes * gpu.max_clock_mhz * 1e3  # an SM's
+    for turned in (False, True):
+        s = shape.transposed() if turned else shape
+        bytes_moved = 4 * s.batches * (s.M * s.K + s.K * s.N + s.M * s.N)
+        memory_us = bytes_moved / (BYTES_PER_US_AND_SM * gpu.sms)
+        if s.N <= rows.MAX_COLS and s.a_along_k and s.M >= 64 and s.K >= 256:
+            tile = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])
+            move_us = 0.0 if s.b_along_k else STEP_US
+            yield LAUNCH_US + memory_us + move_us, Plan(tile, "a few columns: as fast as A can be read", s.K, turned)
+        for tile, speed in SPEEDS.items():
+            relay_b = False
+            move, slower = 0, 1.0
+            if isinstance(tile, fma.Tile):
+                if not available or gpu.capability < 80 or min(s.M, s.N) <= 16:
+                    continue
+                move = 0 if s.a_along_k or s.a_along_m else s.M * s.K
+                move += 0 if s.b_along_n else s.N * s.K
+            elif turned and s.M >= s.N:
+                continue
+            elif s.b_along_k:
+                relay_b = s.M > 32
+                move, slower = (s.N * s.K, 1.0) if relay_b else (0, B_ALONG_K)
+            move_us = STEP_US * (move > 0) + 8 * s.batches * move / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
+            tiles = s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N)
+            for depth in depths(s.K, tiles, tile.BLOCK_K, gpu.sms):
+                parts = max(cdiv(s.K, depth), 1)
+                per_sm = cdiv(tiles * parts, gpu.sms)
+                active = min(per_sm, speed.resident)
+                share = speed.alone + (1 - speed.alone) * (active - 1) / max(speed.resident - 1, 1)
+                work = 2 * tile.BLOCK_M * tile.BLOCK_N * cdiv(depth, tile.BLOCK_K) * tile.BLOCK_K
+                compute_us = per_sm * work * slower / (flops_per_us * speed.rate * share)
+                compute_us += speed.start_us * cdiv(per_sm, speed.resident)
+                us = LAUNCH_US + max(compute_us, memory_us) + move_us
+                if parts > 1:
+                    us += STEP_US + 8 * parts * s.batches * s.M * s.N / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
+                why = f"{us:,.0f} us predicted: {per_sm} programs on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
+                yield us, Plan(tile, why, depth, turned, relay_b)
+
+
+def depths(K: int, tiles: int, block_k: int, sms: int) -> list[int]:
+    """K itself, and the shares of it that give each SM so many programs where `tiles` of C do not."""
+    out = {K: None}
+    for programs in PROGRAMS_PER_SM:
+        depth = cdiv(cdiv(K, max(1, programs * sms // tiles)), 32) * 32 if tiles else K
+        if SHORTEST <= depth < K:
+            out[max(depth, block_k)] = None
+    return list(out)

@@ -2,8 +2,8 @@
 
 One program computes a BLOCK_M x BLOCK_N tile of C. Every product is a float32 fused multiply-add
 (`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order.
-With the largest tile, 128x128x32 and 8 warps, a thread owns 64 outputs and an output costs 2K/128 global loads
-(32 FLOP/byte); `num_stages` tiles are in flight behind the arithmetic.
+With the largest tile, 64x128x32 and 8 warps, a thread owns 32 outputs and an output costs K (1/64 + 1/128) = 2K/85
+global loads (21 FLOP/byte); `num_stages` tiles are in flight behind the arithmetic.
 Programs walk C in strips of GROUP_M tile rows, so that neighbours share A and B in the L2 cache.
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
+from . import relay
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Tile:
     BLOCK_N: int
     BLOCK_K: int
     num_warps: int
-    num_stages: int
+    num_stages: int = 3
     GROUP_M: int = 8
 
     @cached_property
@@ -42,13 +43,13 @@ class Tile:
 
 
 TILES = (
-    Tile(64, 128, 32, num_warps=8, num_stages=3),
-    Tile(32, 128, 32, num_warps=4, num_stages=3),
-    Tile(64, 64, 32, num_warps=4, num_stages=3),
-    Tile(32, 64, 32, num_warps=4, num_stages=3),
-    Tile(32, 32, 32, num_warps=2, num_stages=3),
-    Tile(16, 128, 32, num_warps=4, num_stages=3),
-    Tile(16, 32, 64, num_warps=2, num_stages=3),
+    Tile(64, 128, 32, num_warps=8),
+    Tile(32, 128, 32, num_warps=4),
+    Tile(64, 64, 32, num_warps=4),
+    Tile(32, 64, 32, num_warps=4),
+    Tile(32, 32, 32, num_warps=2),
+    Tile(16, 128, 32, num_warps=4),
+    Tile(16, 32, 64, num_warps=2),
 )
 
 
@@ -134,11 +135,17 @@ def launch(
     tile: Tile,
     depth: int | None = None,
     stride_part: int = 0,
+    relay_b: bool = False,
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
+    `relay_b` moves B first, so that its rows are contiguous.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
+    before: tuple[Launch, ...] = ()
+    if relay_b:
+        turned, b, move = relay.moved(p.transposed(), b)
+        p, before = turned.transposed(), (move,)
     c_strides = p.c_strides or p.out_strides
     depth = depth or max(p.K, 1)
     args = (
@@ -148,7 +155,8 @@ def launch(
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
     )  # fmt: skip
     parts = max(cdiv(p.K, depth), 1)
-    return Launch(dot_kernel, parts * programs(p, tile), args, {"HAS_C": p.c_strides is not None, **tile.options})
+    options = {"HAS_C": p.c_strides is not None, **tile.options}
+    return Launch(dot_kernel, parts * programs(p, tile), args, options, before)
 
 
 VARIANTS = tuple(

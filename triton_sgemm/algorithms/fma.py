@@ -60,7 +60,14 @@ class Tile:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
 
 
-TILES = (Tile(128, 256), Tile(64, 256), Tile(128, 128), Tile(64, 128, TM=8))
+TILES = (
+    Tile(128, 256),
+    Tile(64, 256),
+    Tile(256, 64),
+    Tile(128, 128),
+    Tile(64, 128, TM=8),
+    Tile(128, 64, TM=8),
+)
 
 
 @gluon.jit

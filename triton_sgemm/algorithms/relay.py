@@ -65,13 +65,22 @@ def in_place(p: Problem, a: Tensor) -> bool:
 
 
 def moved(p: Problem, a: Tensor) -> tuple[Problem, Tensor, Launch]:
-    """`p` with A moved, and the launch that moves it; a batch that A is broadcast over is moved once."""
-    batch = tuple(size if stride else 1 for size, stride in zip(p.batch, p.a_strides, strict=False))
-    room = torch.empty((*batch, p.K, cdiv(p.M, ALIGNED) * ALIGNED), dtype=torch.float32, device=a.device)
+    """`p` with A moved, M side by side, and the launch that moves it."""
+    room, strides, launch = move(a, p.batch, p.M, p.K, p.a_strides)
+    return replace(p, a_strides=strides), room, launch
+
+
+def move(
+    src: Tensor, batch: tuple[int, ...], X: int, K: int, strides: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...], Launch]:
+    """Room for `src`, (*batch, X, K) with `strides`, its new strides and the launch that moves it there.
+
+    A batch that `src` is broadcast over is moved once.
+    """
+    batch = tuple(size if stride else 1 for size, stride in zip(batch, strides, strict=False))
+    room = torch.empty((*batch, K, cdiv(X, ALIGNED) * ALIGNED), dtype=torch.float32, device=src.device)
     *steps, lda, _ = room.stride()
-    args = (
-        a, room, p.M, p.K, batch[::-1], p.a_strides[-3::-1], tuple(steps[::-1]), *p.a_strides[-2:], lda,
-    )  # fmt: skip
-    programs = math.prod(batch) * cdiv(p.M, BLOCK["BLOCK_X"]) * cdiv(p.K, BLOCK["BLOCK_K"])
-    strides = tuple(s if size > 1 else 0 for s, size in zip(steps, batch, strict=True))
-    return replace(p, a_strides=(*strides, 1, lda)), room, Launch(relay_kernel, programs, args, BLOCK)
+    args = (src, room, X, K, batch[::-1], strides[-3::-1], tuple(steps[::-1]), *strides[-2:], lda)
+    programs = math.prod(batch) * cdiv(X, BLOCK["BLOCK_X"]) * cdiv(K, BLOCK["BLOCK_K"])
+    places = tuple(s if size > 1 else 0 for s, size in zip(steps, batch, strict=True))
+    return room, (*places, 1, lda), Launch(relay_kernel, programs, args, BLOCK)

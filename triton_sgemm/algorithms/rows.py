@@ -1,9 +1,10 @@
 """A few columns at the speed of memory: C = A @ B where B has at most 16 columns and A is contiguous along K.
 
-Such a product reads A once and does little with it, so that all that counts is to read it well. One program takes BLOCK_M
-rows of A, BLOCK_K elements at a time as they lie in memory. A thread multiplies its elements by those of all columns of
-B and adds up along K; at the end the threads add up their sums in a fixed order: the same bits from run to run, though
-not those of a sum with K in order. Every product is a float32 fused multiply-add. Plain Triton, any GPU.
+Such a product reads A once and does little with it, so that all that counts is to read it well. One program takes
+BLOCK_M rows of A, BLOCK_K elements at a time as they lie in memory, and COLS columns of B, which lie along K too
+(`relay` moves them there: they are few). A thread multiplies what it holds of A by what it holds of each column and adds
+up along K; at the end the threads add up their sums in a fixed order: the same bits from run to run, though not those
+of a sum with K in order. Every product is a float32 fused multiply-add. Plain Triton, any GPU and the interpreter.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from torch import Tensor
 
 from ..launch import Launch, cdiv
 from ..problem import Problem
+from . import relay
+
+MAX_COLS = 16
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A program's rows, the columns of B rounded up to a power of two, and the step along K."""
+    """A program's rows and columns, and the step along K."""
 
     BLOCK_M: int
     COLS: int
@@ -31,7 +35,7 @@ class Tile:
         return f"{self.BLOCK_M}x{self.COLS}x{self.BLOCK_K}"
 
 
-TILES = (Tile(4, 1, 512), Tile(4, 2, 512), Tile(4, 4, 512), Tile(4, 8, 256), Tile(4, 16, 128))
+TILES = (Tile(4, 1, 512), Tile(4, 2, 512), Tile(4, 4, 512), Tile(4, 8, 512))
 
 
 @triton.jit
@@ -44,7 +48,8 @@ def rows_kernel(
 ):  # fmt: skip
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = (M - 1) // BLOCK_M + 1
-    z = tl.program_id(0) // tiles_m
+    tiles_n = (N - 1) // COLS + 1
+    z = tl.program_id(0) // (tiles_m * tiles_n)
     for axis in tl.static_range(len(batch)):
         index = (z % batch[axis]).to(tl.int64)
         a_ptr += index * a_batch[axis]
@@ -54,44 +59,59 @@ def rows_kernel(
             c_ptr += index * c_batch[axis]
         z = z // batch[axis]
 
+    # which rows and columns: neighbours share rows, so that A comes from memory once
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
+    first_m = tile // tiles_n * BLOCK_M
+    first_n = tile % tiles_n * COLS
+
     # pointers to the first step of K
-    first_m = tl.program_id(0) % tiles_m * BLOCK_M
     offs_m = first_m.to(tl.int64) + tl.arange(0, BLOCK_M)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
-    offs_n = tl.arange(0, COLS).to(tl.int64)
-    in_m = (tl.arange(0, BLOCK_M) < M - first_m)[:, None]
-    in_n = (offs_n < N)[None, :]
+    in_m = tl.arange(0, BLOCK_M) < M - first_m
     a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak  # (BLOCK_M, BLOCK_K)
-    b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn  # (BLOCK_K, COLS)
+    b_ptrs = b_ptr + first_n.to(tl.int64) * stride_bn + offs_k * stride_bk  # (BLOCK_K,)
+    step = tl.cast(BLOCK_K, tl.int64)
 
     # walk K: load, multiply, advance
-    acc = tl.zeros((BLOCK_M, BLOCK_K, COLS), tl.float32)
-    step = tl.cast(BLOCK_K, tl.int64)
+    acc = ()
+    for _ in tl.static_range(COLS):
+        acc = acc + (tl.zeros((BLOCK_M, BLOCK_K), tl.float32),)
     for i in range((K - 1) // BLOCK_K + 1):
         in_k = tl.arange(0, BLOCK_K) < K - i * BLOCK_K
-        a = tl.load(a_ptrs, mask=in_m & in_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=in_k[:, None] & in_n, other=0.0)
-        acc = tl.fma(a[:, :, None], b[None, :, :], acc)
+        a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+        sums = ()
+        for j in tl.static_range(COLS):
+            b = tl.load(b_ptrs + j * stride_bn, mask=in_k & (first_n + j < N), other=0.0)
+            sums = sums + (tl.fma(a, b[None, :], acc[j]),)
+        acc = sums
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    # write alpha * the sum + beta * C
-    value = alpha * tl.sum(acc, axis=1)
-    inside = in_m & in_n
-    if HAS_C:
-        c = tl.load(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn, mask=inside)
-        value = tl.fma(c, beta, value)
-    tl.store(out_ptr + offs_m[:, None] * stride_om + offs_n[None, :] * stride_on, value, mask=inside)
+    # write alpha * the sum + beta * C, column by column
+    for j in tl.static_range(COLS):
+        col = (first_n + j).to(tl.int64)
+        inside = in_m & (col < N)
+        value = alpha * tl.sum(acc[j], axis=1)
+        if HAS_C:
+            c = tl.load(c_ptr + offs_m * stride_cm + col * stride_cn, mask=inside)
+            value = tl.fma(c, beta, value)
+        tl.store(out_ptr + offs_m * stride_om + col * stride_on, value, mask=inside)
 
 
 def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
-    """The launch that computes `p`, whose N is `tile.COLS` at most."""
+    """The launch that computes `p`; the tensors give the addresses only, `p` has their strides."""
+    before: tuple[Launch, ...] = ()
+    b_strides = p.b_strides
+    if b_strides[-2] != 1:
+        b, b_strides, move = relay.move(b, p.batch, p.K, p.N, b_strides)
+        before = (move,)
     c_strides = p.c_strides or p.out_strides
     args = (
         a, b, out if c is None else c, out,
         p.M, p.N, p.K, p.alpha, p.beta,
-        p.batch[::-1], p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
-        *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
+        p.batch[::-1], p.a_strides[-3::-1], b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
+        *p.a_strides[-2:], *b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
     options = {"HAS_C": p.c_strides is not None, **asdict(tile)}
-    return Launch(rows_kernel, p.batches * cdiv(p.M, tile.BLOCK_M), args, options)
+    programs = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.COLS)
+    return Launch(rows_kernel, programs, args, options, before)
