@@ -98,4 +98,5 @@ RUNGS = (
     Rung("thread_tile_2d", 5, "sgemm_thread_tile_2d<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
     Rung("vector_loads", 6, "sgemm_vector_loads<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
     Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
+    Rung("async_ring", 8, "sgemm_async_ring<128, 256, 8, 16, 8, 2>", tile=(128, 256), threads=256, multiple_of=256),
 )
