@@ -124,14 +124,14 @@ def test_random_data_keeps_the_bound(rung: Rung, shape: Shape, alpha: float, bet
 
 @pytest.mark.parametrize("rung", RUNGS, ids=RUNG_NAMES)
 def test_the_order_of_threads_and_blocks_does_not_matter(rung: Rung) -> None:
-    a, b = torch.randn(128, 128), torch.randn(128, 128)
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
     first = product(rung, a, b, seed=0)
     for seed in (1, 2, 2**64 - 1):
         assert torch.equal(product(rung, a, b, seed=seed), first)
 
 
 def test_rungs_that_add_in_the_same_order_agree_to_the_bit() -> None:
-    a, b = torch.randn(128, 128), torch.randn(128, 128)
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
     results = [product(rung, a, b) for rung in RUNGS]
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -177,6 +177,26 @@ def test_the_second_barrier_matters_only_when_there_is_a_next_tile() -> None:
     a, b = torch.randn(32, 32), torch.randn(32, 32)
     err, tol = error_and_bound(product(SMEM_TILING, a, b, source=without_barrier(1)), a, b)
     assert (err <= tol).all()
+
+
+ASYNC_RING = next(r for r in RUNGS if r.name == "async_ring")
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("a wait", "          wait_group<STAGES - 2>();\n"),
+        ("a barrier", "          __syncthreads();\n"),
+        ("the first wait", "\n  wait_group<STAGES - 2>();"),
+    ],
+)
+def test_without_a_wait_or_a_barrier_the_ring_is_read_before_it_is_filled(what: str, text: str) -> None:
+    assert ASYNC_RING.source.count(text) == 1
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
+    out = product(ASYNC_RING, a, b, source=ASYNC_RING.source.replace(text, "\n"))
+    err, tol = error_and_bound(out, a, b)
+    assert not (err <= tol).all()
+    assert out.isnan().any()
 
 
 # the executor: small kernels of 32 threads, a block for every 32 columns of C
