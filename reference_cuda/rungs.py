@@ -21,7 +21,8 @@ class Rung:
     """A kernel of this folder and the launch that it expects.
 
     `kernel` is the C++ expression that is launched. The grid is one block a tile of C,
-    `blockIdx.x` walking the tiles along M and `blockIdx.y` those along N.
+    `blockIdx.x` walking the tiles along M and `blockIdx.y` those along N. M, N and K are multiples of
+    `multiple_of`, and the matrices start at multiples of `align` bytes: 16 where a load takes a float4.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Rung:
     tile: tuple[int, int]
     threads: int
     multiple_of: int = 1
+    align: int = 4
 
     @property
     def source(self) -> str:
@@ -67,6 +69,8 @@ class Rung:
                 raise ValueError(f"{what} is a negated view; call .resolve_neg()")
             if t.numel() > 2**31 - 1:
                 raise ValueError(f"{what} is {shape}, {t.numel()} elements; int reaches 2**31 - 1: cut it")
+            if past := t.data_ptr() % self.align:
+                raise ValueError(f"{what} starts {past} bytes past a multiple of {self.align}; call .clone()")
 
         (M, K), (inner, N) = a.shape, b.shape
         shapes = f"{self.name}: a is {(M, K)} but b is {(inner, N)}"
@@ -96,7 +100,15 @@ RUNGS = (
     Rung("smem_tiling", 3, "sgemm_smem_tiling<32>", tile=(32, 32), threads=1024, multiple_of=32),
     Rung("thread_tile_1d", 4, "sgemm_thread_tile_1d<64, 64, 8, 8>", tile=(64, 64), threads=512, multiple_of=64),
     Rung("thread_tile_2d", 5, "sgemm_thread_tile_2d<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
-    Rung("vector_loads", 6, "sgemm_vector_loads<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
-    Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
-    Rung("async_ring", 8, "sgemm_async_ring<128, 256, 8, 16, 8, 2>", tile=(128, 256), threads=256, multiple_of=256),
+    Rung(
+        "vector_loads",
+        6,
+        "sgemm_vector_loads<128, 128, 8, 8, 8>",
+        tile=(128, 128),
+        threads=256,
+        multiple_of=128,
+        align=16,
+    ),
+    Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128, align=16),
+    Rung("async_ring", 8, "sgemm_async_ring<128, 256, 8, 16, 8, 2>", tile=(128, 256), threads=256, multiple_of=256, align=16),
 )

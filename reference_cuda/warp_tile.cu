@@ -1,11 +1,11 @@
 // Rung 7: a warp computes a tile of its own, and its lanes share what they read.
 //
-// Only the place of a thread's outputs changed. The 32 lanes of a warp stand 4 x 8 and own 32 x 64 outputs: at each k
-// a warp asks for 32 + 64 elements where a row of 16 threads by 2 asked for 16 + 128. A lane's 8 x 8 outputs are quads
-// of 4 x 4, 4 * LANES apart: the float4 of neighbouring lanes then lie side by side, so that no two lanes ask
-// one bank for different words, and lanes that want the same float4 get it by broadcast.
+// Only the place of a thread's outputs changed. The 32 lanes of a warp stand 4 x 8 and own 32 x 64 outputs, so that at
+// each k they want 32 elements of As and 64 of Bs, where lanes that stood 2 x 16 wanted 16 and 128. A lane's outputs
+// are quads of 4 x 4, and neighbouring lanes have neighbouring quads: eight lanes read eight adjacent float4 of Bs,
+// every bank once, where the float4 of rung 6 lay 32 bytes apart and met half of the banks twice.
 // Loads per output: as in rung 6. 32 FLOP/byte.
-// FMA per shared load, as written: 4 an element, 16 an instruction; 21 an element that a warp asks for, from 14.
+// FMA per shared load, as written: as in rung 6; for each element that a warp wants 2048/96 = 21, from 2048/144 = 14.
 // Twin: triton_sgemm/ladder/warp_tile.py.
 // M and N must be multiples of 128, and K of 8: nothing checks the bounds. A, B and C start at multiples of 16 bytes.
 template <const int BM, const int BN, const int BK, const int TM, const int TN>

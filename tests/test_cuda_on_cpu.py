@@ -31,8 +31,8 @@ SHAPES = (
     (31, 1, 70),  # a column
 )
 Shape = tuple[int, int, int]
-NAIVE, COALESCED, SMEM_TILING = (
-    next(r for r in RUNGS if r.name == name) for name in ("naive", "coalesced", "smem_tiling")
+NAIVE, COALESCED, SMEM_TILING, VECTOR_LOADS = (
+    next(r for r in RUNGS if r.name == name) for name in ("naive", "coalesced", "smem_tiling", "vector_loads")
 )
 
 
@@ -140,34 +140,34 @@ def test_rungs_that_add_in_the_same_order_agree_to_the_bit() -> None:
 
 
 BARRIER = "__syncthreads();"
-TILES = pytest.mark.parametrize("shape", [(32, 32, 64), (64, 32, 96)], ids=["two-tiles", "three-tiles"])
+TILED = [rung for rung in RUNGS if BARRIER in rung.source]
+EACH_TILED = pytest.mark.parametrize("rung", TILED, ids=[rung.name for rung in TILED])
+SEVERAL_STEPS = pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 1, 3)], ids=["one-tile", "two-tiles"])
 
 
-def without_barrier(which: int) -> str:
-    """The text of smem_tiling.cu without its first (0) or second (1) barrier."""
-    before, between, after = SMEM_TILING.source.split(BARRIER)
+def without_barrier(rung: Rung, which: int) -> str:
+    """The rung's text without its first (0) or second (1) barrier."""
+    before, between, after = rung.source.split(BARRIER)
     return before + between + BARRIER + after if which == 0 else before + BARRIER + between + after
 
 
-@TILES
-def test_without_the_first_barrier_threads_multiply_a_tile_that_is_not_filled(
-    shape: Shape,
-) -> None:
-    M, N, K = shape
+@SEVERAL_STEPS
+@EACH_TILED
+def test_without_the_first_barrier_threads_multiply_a_tile_that_is_not_filled(rung: Rung, sizes: Shape) -> None:
+    M, N, K = (n * rung.multiple_of for n in sizes)
     a, b = torch.randn(M, K), torch.randn(K, N)
-    out = product(SMEM_TILING, a, b, source=without_barrier(0))
+    out = product(rung, a, b, source=without_barrier(rung, 0))
     err, tol = error_and_bound(out, a, b)
     assert not (err <= tol).all()
     assert out.isnan().any()  # the first thread to run finds what was there before: NaN
 
 
-@TILES
-def test_without_the_second_barrier_the_next_tile_overwrites_the_one_being_read(
-    shape: Shape,
-) -> None:
-    M, N, K = shape
+@SEVERAL_STEPS
+@EACH_TILED
+def test_without_the_second_barrier_the_next_tile_overwrites_the_one_being_read(rung: Rung, sizes: Shape) -> None:
+    M, N, K = (n * rung.multiple_of for n in sizes)
     a, b = torch.randn(M, K), torch.randn(K, N)
-    out = product(SMEM_TILING, a, b, source=without_barrier(1))
+    out = product(rung, a, b, source=without_barrier(rung, 1))
     err, tol = error_and_bound(out, a, b)
     assert not (err <= tol).all()
     assert out.isfinite().all()  # wrong, yet nothing looks wrong: real elements, of the wrong tile
@@ -175,7 +175,7 @@ def test_without_the_second_barrier_the_next_tile_overwrites_the_one_being_read(
 
 def test_the_second_barrier_matters_only_when_there_is_a_next_tile() -> None:
     a, b = torch.randn(32, 32), torch.randn(32, 32)
-    err, tol = error_and_bound(product(SMEM_TILING, a, b, source=without_barrier(1)), a, b)
+    err, tol = error_and_bound(product(SMEM_TILING, a, b, source=without_barrier(SMEM_TILING, 1)), a, b)
     assert (err <= tol).all()
 
 
@@ -374,6 +374,14 @@ def test_sizes_past_an_int_or_a_grid_are_refused() -> None:
         check(65536, 32768)
     with pytest.raises(ValueError, match=r"N=2097121 is 65536 tiles of 32 columns; .* reaches 65535"):
         check(1, 65535 * 32 + 1)
+
+
+@pytest.mark.parametrize("label", ["a", "b", "out"])
+def test_float4_loads_need_aligned_matrices(label: str) -> None:
+    operands = {name: zeros(128, 128) for name in ("a", "b", "out")}
+    operands[label] = torch.zeros(1 + 128 * 128)[1:].view(128, 128)
+    with pytest.raises(ValueError, match=f"vector_loads: {label} starts 4 bytes past a multiple of 16; .*clone"):
+        on_cpu.run(VECTOR_LOADS, **operands)
 
 
 @pytest.mark.parametrize("label", ["a", "b"])

@@ -180,8 +180,9 @@ def test_second_device() -> None:
     a, b = torch.randn(128, 96, device="cuda:1"), torch.randn(96, 64, device="cuda:1")
     assert torch.cuda.current_device() == 0
     assert right(matmul(a, b), a, b)
+    a, b = torch.randn(256, 128, device="cuda:1"), torch.randn(128, 384, device="cuda:1")  # every rung takes them
     for rung in RUNGS:
-        out = torch.full((128, 64), float("nan"), device="cuda:1")
+        out = torch.full((256, 384), float("nan"), device="cuda:1")
         loader.run(rung, a, b, out)
         assert right(out, a, b)
     assert torch.cuda.current_device() == 0
@@ -207,12 +208,12 @@ def test_other_dtypes_are_torchs() -> None:
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda r: r.name)
 def test_wrong_calls_of_a_cuda_rung(rung) -> None:
-    a = torch.randn(64, 64, device="cuda")
+    a = torch.randn(128, 128, device="cuda")
     with pytest.raises(ValueError, match=r"need a CUDA device, or reference_cuda.on_cpu"):
         loader.run(rung, a.cpu(), a.cpu(), a.cpu().clone())
     if rung.multiple_of > 1:
         with pytest.raises(ValueError, match=f"multiples of {rung.multiple_of}; got M=33"):
-            loader.run(rung, a[:33], a, torch.empty(33, 64, device="cuda"))
+            loader.run(rung, a[:33], a, torch.empty(33, 128, device="cuda"))
 
 
 def test_a_broken_rung_leaves_the_others_alone(monkeypatch, tmp_path) -> None:

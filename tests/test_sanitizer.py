@@ -22,17 +22,29 @@ PROGRAM = """
 #include <cstdio>
 #include <vector>
 {rungs}
+float *ones(int elements) {{
+  std::vector<float> host(elements, 1.0f);
+  float *device;
+  cudaMalloc(&device, host.size() * sizeof(float));
+  cudaMemcpy(device, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice);
+  return device;
+}}
 int main() {{
-  const int M = 96, N = 64, K = 128;
-  std::vector<float> host(M * K + K * N + M * N, 1.0f);
-  float *A;
-  cudaMalloc(&A, host.size() * sizeof(float));
-  cudaMemcpy(A, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice);
-  float *B = A + M * K, *C = B + K * N;
 {launches}
   return cudaDeviceSynchronize() != cudaSuccess;
 }}
 """
+LAUNCH = (
+    "  if (launch_{name}(dim3({x}, {y}), dim3({threads}), 0, {M}, {N}, {K}, "
+    "1.0f, ones({M} * {K}), ones({K} * {N}), 0.5f, ones({M} * {N}))) return 1;"
+)
+
+
+def launch(rung: Rung) -> str:
+    """The call of a rung on several tiles along every axis."""
+    M, N, K = (n * max(32, rung.multiple_of) for n in (3, 2, 4))
+    x, y = rung.grid(M, N)
+    return LAUNCH.format(name=rung.name, x=x, y=y, threads=rung.threads, M=M, N=N, K=K)
 
 
 def tool(name: str) -> str:
@@ -48,12 +60,7 @@ def sanitize(check: str, rungs: tuple[Rung, ...], tmp_path: Path, without_barrie
     if without_barrier is not None:
         before, *after = text.split(BARRIER)
         text = before + "".join(("" if i == without_barrier else BARRIER) + part for i, part in enumerate(after))
-    launches = "\n".join(
-        "  if (launch_{}(dim3({}, {}), dim3({}), 0, M, N, K, 1.0f, A, B, 0.5f, C)) return 1;".format(
-            rung.name, *rung.grid(96, 64), rung.threads
-        )
-        for rung in rungs
-    )
+    launches = "\n".join(launch(rung) for rung in rungs)
     program = tmp_path / "rungs.cu"
     program.write_text(PROGRAM.format(rungs=text, launches=launches))
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
@@ -73,9 +80,9 @@ def test_clean(check: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("barrier", [0, 1])
-def test_racecheck_sees_a_missing_barrier(barrier: int, tmp_path: Path) -> None:
-    rung = next(r for r in RUNGS if r.name == "smem_tiling")
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if BARRIER in rung.source], ids=lambda rung: rung.name)
+def test_racecheck_sees_a_missing_barrier(rung: Rung, barrier: int, tmp_path: Path) -> None:
     assert rung.source.count(BARRIER) == 2
     report = sanitize("racecheck", (rung,), tmp_path, without_barrier=barrier)
     assert report.endswith(f"exit status {FOUND}"), report
-    assert "hazard" in report and "sgemm_smem_tiling" in report, report
+    assert "hazard" in report and f"sgemm_{rung.name}" in report, report

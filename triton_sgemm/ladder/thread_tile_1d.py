@@ -1,8 +1,9 @@
 """Rung 4: one thread computes a column of eight outputs.
 
-What a thread owns changes, and here that is a layout: `size_per_thread=[8, 1]`, in a tile of C that grows to
-64 x 64. The kernel says nothing of it: it stages a tile of A and one of B in shared memory (Triton places the
-barriers), then at each k every thread reads what its outputs need of a column of As and a row of Bs.
+What a thread owns changes, and in Gluon that is a layout: `size_per_thread=[8, 1]`, in a tile of C that grows to
+64 x 64. The kernel does not name it: it stages a tile of A and one of B in shared memory (Triton places the two
+barriers), then at each k every thread reads what its outputs need of a column of As and of a row of Bs. Rungs 5 to 7
+are this kernel with other layouts.
 Loads per output: 2K/64 from global memory, K (1 + 1/8) from shared memory. 16 FLOP/byte.
 FMA per shared load: 8/9 = 0.89, from 0.5.
 Twin: reference_cuda/thread_tile_1d.cu. Chapter: "getting there means changing what a thread owns".
@@ -71,9 +72,10 @@ def thread_tile_kernel(
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, LAYOUT)
     step = gl.cast(BLOCK_K, gl.int64)
     for i in range((K - 1) // BLOCK_K + 1):
-        left = K - i * BLOCK_K
-        As.store(gl.load(a_ptrs, mask=(a_m < M - first_m) & (a_k < left), other=0.0))
-        Bs.store(gl.load(b_ptrs, mask=(b_n < N - first_n) & (b_k < left), other=0.0))
+        a_tile = gl.load(a_ptrs, mask=(a_m < M - first_m) & (a_k < K - i * BLOCK_K), other=0.0)
+        b_tile = gl.load(b_ptrs, mask=(b_n < N - first_n) & (b_k < K - i * BLOCK_K), other=0.0)
+        As.store(a_tile)
+        Bs.store(b_tile)
         for k in gl.static_range(BLOCK_K):
             a = As.slice(k, 1, dim=1).load(LAYOUT)  # (BLOCK_M, 1)
             b = Bs.slice(k, 1, dim=0).load(LAYOUT)  # (1, BLOCK_N)
@@ -93,9 +95,7 @@ def thread_tile_kernel(
     gl.store(out_ptr + rows * stride_om + cols * stride_on, acc, mask=inside)
 
 
-def launch_thread_tile(
-    p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: dict[str, Any]
-) -> Launch:
+def launch_thread_tile(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: dict[str, Any]) -> Launch:
     """One program a BLOCK_M x BLOCK_N tile of C; `tile` has its sizes and layouts."""
     c_strides = p.c_strides or p.out_strides
     args = (

@@ -1,8 +1,8 @@
 """Rung 6: four elements a load, and A kept K-major in shared memory.
 
-The same kernel as rung 5 with other layouts of the tiles: `size_per_thread=[1, 4]` makes a global load of four
-elements, and `order=[0, 1]` puts the rows of As side by side, so that the eight which a thread needs at one k are
-two loads of four, as those of Bs are.
+The same kernel as rung 5 with other layouts of A's and B's tiles: `size_per_thread=[1, 4]` makes a global load of
+four elements (where the strides let it), and `order=[0, 1]` lays the rows of As side by side, so that the eight
+elements which a thread needs at one k are two loads of four, as those of Bs are.
 Loads per output: the elements of rung 5, in a quarter of the instructions. 32 FLOP/byte.
 FMA per shared load: 4 an element, 64/4 = 16 an instruction.
 Twin: reference_cuda/vector_loads.cu.

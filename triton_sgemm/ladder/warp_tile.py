@@ -1,8 +1,11 @@
-"""Rung 7: the lanes of a warp share what they read.
+"""Rung 7: a warp computes a tile of its own, and its lanes share what they read.
 
-The same kernel as rung 6 with `size_per_thread=[4, 4]` and `threads_per_warp=[4, 8]`: a warp owns pieces of
-16 x 32 outputs, and the layout repeats over the tile, so that a thread still owns 64 outputs, as 2 x 2 quads.
-Loads per output: as in rung 6.
+The same kernel as rung 6 with another layout of C: the lanes of a warp stand 4 x 8, each with a quad of 4 x 4 outputs.
+The layout repeats over the tile of C, so that a thread still owns 64 outputs, in four quads. (Those lie 64 apart; the
+CUDA rung has a warp's quads side by side. What the lanes read is as much.) At each k a warp wants 32 elements of
+As and 64 of Bs, from 16 and 128, and eight lanes read eight adjacent groups of four, every bank once.
+Loads per output: as in rung 6. 32 FLOP/byte.
+FMA per shared load: as in rung 6; for each element that a warp wants 2048/96 = 21, from 2048/144 = 14.
 Twin: reference_cuda/warp_tile.cu.
 """
 
@@ -16,7 +19,7 @@ from ..problem import Problem
 from ..variants import Variant
 from .thread_tile_1d import launch_thread_tile
 
-LANES_SHARE = {
+QUADS_OF_4 = {
     "BLOCK_M": 128,
     "BLOCK_N": 128,
     "BLOCK_K": 8,
@@ -33,8 +36,8 @@ LANES_SHARE = {
 
 
 def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> Launch:
-    """The tile whose warps own pieces of 16 x 32 outputs."""
-    return launch_thread_tile(p, a, b, c, out, LANES_SHARE)
+    """The tile whose lanes own quads of 4 x 4 outputs."""
+    return launch_thread_tile(p, a, b, c, out, QUADS_OF_4)
 
 
 VARIANT = Variant("warp_tile_gluon", "gluon", "ieee", rung=7, launch=launch, doc=__doc__)
