@@ -19,11 +19,11 @@ export COMMIT ?= $(shell git describe --always --dirty 2>/dev/null)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square" ARGS=
+bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square", or all; ARGS=
 	$(call with,bench) -m bench --suite $(SUITE) $(ARGS)
 
-results: ## measures both suites into bench/results/<gpu>, then the tables of README and docs
-	$(call with,bench) -m bench --suite chapter square --csv bench/results && "$$py" -m bench.table
+results: ## measures SUITE (as for bench) into bench/results/<gpu>, then makes the tables of README and docs
+	$(call with,bench) -m bench --suite $(SUITE) --csv bench/results && "$$py" -m bench.table
 
 compare: ## each raw CUDA rung beside its Triton twin
 	$(call with,bench) -m bench.compare $(ARGS)

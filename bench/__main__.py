@@ -23,23 +23,28 @@ from . import measure, run, table
 from .catalog import CUBLAS, VARIANTS, select
 from .compiled import read_all
 from .environment import Environment, environment
-from .suites import ON_CPU, SUITES, Case
+from .suites import LAYOUTS, ON_CPU, SUITES, Case
 
 COMPILE_FOR = 90  # where there is no GPU to ask
+SIZES = "shapes in place of the suite's: N, MxNxK or BATCHxMxNxK, and a layout where it is not NN: " + ", ".join(
+    f"N:{layout}" for layout in LAYOUTS if layout != "NN"
+)
 
 
 def arguments() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--suite", nargs="+", choices=SUITES, default=["chapter"], help="which shapes (default: chapter)"
+        "--suite", nargs="+", choices=[*SUITES, "all"], default=["chapter"], help="which shapes (default: chapter)"
     )
     parser.add_argument("--variants", nargs="+", metavar="GLOB", help=f"of {', '.join(VARIANTS)}")
-    parser.add_argument("--sizes", nargs="+", type=Case.parse, metavar="N|MxNxK", help="shapes in place of the suite's")
+    parser.add_argument("--sizes", nargs="+", type=Case.parse, metavar="SIZE", help=SIZES)
     parser.add_argument(
         "--csv", type=Path, metavar="PATH", help="write the results: a .csv file, or a folder for <gpu>/<suite>.csv"
     )
     args = parser.parse_args()
+    args.suite = list(SUITES) if "all" in args.suite else list(dict.fromkeys(args.suite))
+    args.sizes = list(dict.fromkeys(args.sizes or []))
     try:
         args.variants = select([*args.variants, CUBLAS.name]) if args.variants else None
     except ValueError as e:
@@ -64,9 +69,11 @@ def on_gpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
             task = progress.add_task(suite, total=len(cases) * each)
             for i, case in enumerate(cases, 1):
                 progress.update(task, description=f"{suite} {case}")
+                if not progress.console.is_terminal:  # where nothing can be drawn over, a line a shape
+                    print(f"{suite} {i}/{len(cases)}: {case}", file=sys.stderr, flush=True)
                 measured += run.timed(case, variants, card, where, partial(progress.advance, task))
                 progress.update(task, completed=i * each)
-        print(f"{suite}\n\n{table.text(table.frame(measured))}\n")
+        print(f"{suite}\n\n{table.printed(table.frame(measured))}\n", flush=True)
         save(measured, args.csv, card.slug, suite)
         rows += measured
     return rows
@@ -103,7 +110,8 @@ def main() -> int:
     rows = on_gpu(args, where) if torch.cuda.is_available() else on_cpu(args, where)
     bad = [row for row in rows if run.failed(row)]
     for row in bad:
-        print(f"FAILED {row.variant} at {row.M}x{row.N}x{row.K}: {row.note}", file=sys.stderr)
+        case = Case(row.M, row.N, row.K, row.batch, row.layout)
+        print(f"FAILED {row.variant} at {case}: {row.note}", file=sys.stderr)
     return 1 if bad else 0
 
 

@@ -79,14 +79,12 @@ def main() -> None:
     """Prints the comparison."""
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
     default = Case.parse("4096" if torch.cuda.is_available() else "96")
-    parser.add_argument(
-        "--size", type=Case.parse, default=default, metavar="N|MxNxK", help=f"shape (default: {default})"
-    )
+    parser.add_argument("--size", type=Case.parse, default=default, metavar="SIZE", help=f"shape (default: {default})")
     case = parser.parse_args().size
     print(environment().header(), end="\n\n")
     with Console(stderr=True).status(f"comparing at {case}"):
         table = compared(case)
-    print(f"**M = {case.M}, N = {case.N}, K = {case.K}**\n")
+    print(f"**{case.title}**\n")
     print(table.to_markdown(index=False, disable_numparse=True))
 
 

@@ -142,10 +142,14 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
     parser.add_argument("--general", action="store_true", help="with beta, odd strides and a batch, where there is one")
     args = parser.parse_args()
+    try:
+        variants = select(args.variants)
+    except ValueError as e:
+        parser.error(str(e))
     if triton.knobs.runtime.interpret:  # set when `bench` was imported without a GPU
         os.environ["TRITON_INTERPRET"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "bench.compiled", *sys.argv[1:]])
-    for variant in select(args.variants):
+    for variant in variants:
         for arch in args.arch:
             try:
                 found = read(variant, arch, args.general)

@@ -2,41 +2,48 @@
 
 All variants of one shape are timed in ROUNDS rounds, each in a new order: LOAD_S seconds of the same calls
 first, so that the card is as warm as it will be in use, then samples, each with a cold L2. The figure is the
-median. Up to GRAPH_UP_TO it is a CUDA graph of calls on operands in turn, more of them than the L2 holds, over
-the number of calls; what an eager call takes in a loop is kept beside it.
+median. For a short case (GRAPH_UP_TO_MS) it is a CUDA graph of calls on operands in turn, more of them than the
+L2 holds, over the number of calls; what an eager call takes in a loop is kept beside it.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import cycle, islice
 
 import torch
 from torch import Tensor
 
 from triton_sgemm.device import Gpu
+from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import Problem, problem
 from triton_sgemm.testing import Errors, Reference, errors, ieee_bound, random_bound, reference
 from triton_sgemm.variants import Variant
 
-from .suites import Case
+from .suites import LAYOUTS, Case
 
 ROUNDS = 3
 LOAD_S = 0.3
 BURST_S = 0.02  # between two looks at the clock
 FLUSH = 16  # times the L2: long enough for the next call to be queued before it ends
 SAMPLES_S = 0.05
-GRAPH_UP_TO = 2048
 TOO_SLOW_MS = 500.0
+
+# a case is short where `about_ms` is at most this: 2048^3 is, 4095^3 is not
+GRAPH_UP_TO_MS = 0.5
+GRAPH_MS = 0.2  # what a graph's calls take together at least, next to the microseconds until its first one starts
+GRAPH_CALLS = 4096  # at most
 
 
 @dataclass(frozen=True)
 class Operands:
-    """A and B of a case, and an output full of NaN."""
+    """A and B of a case, and an output full of NaN. Tensors are matrices, or a batch of them in one dimension more."""
 
     a: Tensor
     b: Tensor
@@ -44,10 +51,12 @@ class Operands:
 
     @classmethod
     def random(cls, case: Case, device: str) -> Operands:
-        """Normally distributed A and B."""
-        a = torch.randn(case.M, case.K, device=device)
-        b = torch.randn(case.K, case.N, device=device)
-        return cls(a, b, torch.full((case.M, case.N), float("nan"), device=device))
+        """Normally distributed A and B, stored as the case's layout says; the output is contiguous."""
+        batch = (case.batch,) if case.batch > 1 else ()
+        how_a, how_b = LAYOUTS[case.layout]
+        a = _normal((*batch, case.M, case.K), how_a, device)
+        b = _normal((*batch, case.K, case.N), how_b, device)
+        return cls(a, b, torch.full((*batch, case.M, case.N), float("nan"), device=device))
 
     @cached_property
     def problem(self) -> Problem:
@@ -84,29 +93,43 @@ def expectation(x: Operands) -> Reference:
 
 
 def predicted_ms(variant: Variant, case: Case) -> float:
-    """A call's time, scaled by work from one on a product of at most 2048 in each dimension."""
-    small = Case(*(min(size, 2048) for size in (case.M, case.N, case.K)))
+    """A call's time, scaled by work from one on a smaller product of the same kind."""
+    small = _smaller(case)
     x = Operands.random(small, "cuda")
     x.run(variant)
-    return _sample(lambda: x.run(variant)) * case.flops / small.flops
+    return min(_sample(partial(x.run, variant)) for _ in range(3)) * case.flops / small.flops
+
+
+def about_ms(case: Case) -> float:
+    """The larger of a case's arithmetic, its memory traffic and a launch, at the rates of one known GPU (an H200).
+
+    It only decides how a case is timed: for every variant, on every GPU and in every run alike.
+    """
+    return 1e3 * max(case.flops / 50e12, case.bytes_moved / 4e12, 2e-6)
+
+
+def is_short(case: Case) -> bool:
+    """Whether a call is timed by graph replay, since what the host does in an eager one would take as long."""
+    return about_ms(case) <= GRAPH_UP_TO_MS
 
 
 def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: Callable[[], None]) -> dict[str, Timing]:
     """Times every variant on the same operands; `step` is called after each round of each variant."""
-    flush = torch.empty(FLUSH * gpu.l2_bytes, dtype=torch.uint8, device="cuda")
-    use_graphs = max(case.M, case.N, case.K) <= GRAPH_UP_TO
-    sets = _more_than_the_cache(x, case, gpu) if use_graphs else []
-    graphs = {v.name: _graph(v, sets) for v in variants} if use_graphs else {}
+    flush = torch.empty(FLUSH * gpu.l2_bytes, dtype=torch.uint8, device=x.out.device)
+    use_graphs = is_short(case)
+    in_turn = _in_turn(case, gpu, str(x.out.device)) if use_graphs else []
+    graphs = {v.name: _graph(v, in_turn) for v in variants} if use_graphs else {}
     samples: dict[str, list[float]] = {v.name: [] for v in variants}
     eager: dict[str, list[float]] = {v.name: [] for v in variants}
 
     for _ in range(ROUNDS):
         for v in random.sample(variants, len(variants)):
-            eager[v.name].append(_load(partial(x.run, v)))
-            call, calls = (graphs[v.name].replay, len(sets)) if use_graphs else (partial(x.run, v), 1)
-            first = _sample(call, flush)
-            more = min(50, max(2, int(1e3 * SAMPLES_S / first)))
-            samples[v.name] += [ms / calls for ms in (first, *(_sample(call, flush) for _ in range(more)))]
+            with torch_matmul_precision("ieee"):  # what cuBLAS's row sets for itself, once and not in each call
+                eager[v.name].append(_load(partial(x.run, v)))
+                call, calls = (graphs[v.name].replay, len(in_turn)) if use_graphs else (partial(x.run, v), 1)
+                first = _sample(call, flush)
+                more = min(50, max(2, int(1e3 * SAMPLES_S / first)))
+                samples[v.name] += [ms / calls for ms in (first, *(_sample(call, flush) for _ in range(more)))]
             step()
 
     timings = {}
@@ -141,15 +164,37 @@ def _sample(call: Callable[[], None], flush: Tensor | None = None) -> float:
     return start.elapsed_time(end)
 
 
-def _more_than_the_cache(x: Operands, case: Case, gpu: Gpu) -> list[Operands]:
-    size = 4 * (case.M * case.K + case.K * case.N + case.M * case.N)
-    count = min(256, 2 * gpu.l2_bytes // size + 1)
-    return [Operands(x.a.clone(), x.b.clone(), torch.empty_like(x.out)) for _ in range(count)]
+def _normal(shape: tuple[int, ...], how: str, device: str) -> Tensor:
+    *batch, rows, cols = shape
+    match how:
+        case "T":
+            return torch.randn(*batch, cols, rows, device=device).mT
+        case "ld+1":
+            return torch.randn(*batch, rows, cols + 1, device=device)[..., :cols]
+        case "offset1":
+            return torch.randn(math.prod(shape) + 1, device=device)[1:].view(shape)
+    return torch.randn(shape, device=device)
 
 
-def _graph(variant: Variant, sets: list[Operands]) -> torch.cuda.CUDAGraph:
+def _smaller(case: Case) -> Case:
+    sizes = {name: min(getattr(case, name), 2048) for name in ("M", "N", "K")}
+    return replace(case, batch=min(case.batch, 64), **sizes)
+
+
+def _sets_and_calls(case: Case, gpu: Gpu) -> tuple[int, int]:
+    """Of a short case's graph: sets of operands, twice what the L2 holds and two at least, and calls."""
+    sets = min(GRAPH_CALLS, max(2, 2 * gpu.l2_bytes // case.bytes_moved + 1))
+    return sets, max(sets, math.ceil(GRAPH_MS / about_ms(case)))
+
+
+def _in_turn(case: Case, gpu: Gpu, device: str) -> list[Operands]:
+    sets, calls = _sets_and_calls(case, gpu)
+    return list(islice(cycle([Operands.random(case, device) for _ in range(sets)]), calls))
+
+
+def _graph(variant: Variant, in_turn: list[Operands]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for x in sets:
+        for x in in_turn:
             x.run(variant)
     return graph

@@ -40,10 +40,13 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
     del expected
 
     times = measure.time_all([v for v in variants if not figures[v.name].get("note")], x, case, card, step)
-    for name, t in times.items():
+    cublas = times.get(CUBLAS.name)
+    for v in variants:
+        if v.name not in times:
+            continue
+        t = times[v.name]
         gflops = 1e-6 * case.flops / t.ms
-        cublas = times.get(CUBLAS.name)
-        figures[name] |= {
+        figures[v.name] |= {
             "ms": t.ms,
             "ms_p20": t.p20,
             "ms_p80": t.p80,
@@ -51,8 +54,9 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
             "gflops": gflops,
             "pct_cublas": 100 * cublas.ms / t.ms if cublas else None,
         }
-        if card.fma_peak_gflops and gflops > card.fma_peak_gflops:
-            figures[name] |= {"note": f"wrong: above the {card.fma_peak_gflops:,.0f} GFLOP/s that float32 units can do"}
+        peak = card.fma_peak_gflops if v.precision == "ieee" else None
+        if peak and gflops > peak:
+            figures[v.name] |= {"note": f"wrong: above the {peak:,.0f} GFLOP/s that float32 units can do"}
     return [_row(v, case, x.problem, card, asdict(where) | figures[v.name]) for v in variants]
 
 
@@ -99,7 +103,7 @@ def _errors(v: Variant, x: measure.Operands, expected: Any) -> dict[str, Any]:
 
 def _row(v: Variant, case: Case, p: Problem, card: Gpu | None, figures: dict[str, Any]) -> Row:
     algorithm = f"dot_{plan(p, card).tile}" if v.name == MATMUL.name else v.name  # what the public call picks
-    return Row(v.name, v.backend, algorithm, v.precision, "NN", 1, case.M, case.N, case.K, **figures)
+    return Row(v.name, v.backend, algorithm, v.precision, case.layout, case.batch, case.M, case.N, case.K, **figures)
 
 
 def _first_line(e: BaseException) -> str:

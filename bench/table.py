@@ -7,19 +7,25 @@ writes the tables between the markers `<!-- results SUITE GPU -->` and `<!-- end
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
 
 from .compiled import Compiled
+from .suites import Case
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
+
+CASE = ["M", "N", "K", "batch", "layout"]  # the columns that make a Case, in its order
+MANY = 10  # shapes: more than these are the rows of a table, not its columns
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def save(rows: list[Row], path: Path) -> None:
 def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str:
     """One Markdown table a shape, as printed and as put into README; with the figures of compiled code, where given."""
     parts = []
-    for (M, N, K), shape in data.groupby(["M", "N", "K"], sort=False):
+    for key, shape in data.groupby(CASE, sort=False):
         columns: dict[str, Any] = {
             "variant": shape["variant"],
             "backend": shape["backend"],
@@ -104,22 +110,59 @@ def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str
         if "note" in columns:
             align = (*align[:-1], "left")
         parts.append(
-            f"**M = {M}, N = {N}, K = {K}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True)
+            f"**{_case(key).title}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True)
         )
     return "\n\n".join(parts)
 
 
 def across(data: pd.DataFrame) -> str:
-    """Percent of cuBLAS of every variant at every size, cuBLAS itself in GFLOP/s: a suite in one table."""
-    data = data.assign(size=data["M"].astype(str))
-    sizes = list(dict.fromkeys(data["size"]))
-    percent = data.pivot(index="variant", columns="size", values="pct_cublas").reindex(
-        index=list(dict.fromkeys(data["variant"])), columns=sizes
-    )
-    body = percent.map(_number("{:.1f}")).reset_index()
-    cublas = data[data["variant"] == "cublas"].set_index("size")["gflops"].reindex(sizes)
-    body.loc[len(body)] = ["*cuBLAS, GFLOP/s*", *cublas.map(_number("{:,.0f}"))]
-    return body.to_markdown(index=False, colalign=("left",) + ("right",) * len(sizes), disable_numparse=True)
+    """Percent of cuBLAS of every variant at every shape, cuBLAS itself in GFLOP/s: a suite in one table.
+
+    Of more than MANY shapes each is a row, and the last row has geometric means, of variants that took every shape.
+    """
+    data = data.assign(shape=_labels(data))
+    rows, columns = list(dict.fromkeys(data["variant"])), list(dict.fromkeys(data["shape"]))
+    percent = data.pivot(index="variant", columns="shape", values="pct_cublas").reindex(index=rows, columns=columns)
+    cublas = data[data["variant"] == "cublas"].set_index("shape").reindex(columns)
+    gflops = cublas["gflops"].map(_number("{:,.0f}"))
+    if len(columns) <= MANY:
+        body = percent.map(_number("{:.1f}")).reset_index()
+        body.loc[len(body)] = ["*cuBLAS, GFLOP/s*", *gflops]
+    else:
+        body = pd.DataFrame(
+            {
+                ("batch x " if data["batch"].nunique() > 1 else "") + "M x N x K": [*columns, "*geometric mean*"],
+                "cuBLAS, ms": [*cublas["ms"].map(_number("{:.4g}")), ""],
+                "cuBLAS, GFLOP/s": [*gflops, ""],
+            }
+        )
+        for variant, percents in percent.drop(index="cublas", errors="ignore").iterrows():
+            mean = geometric_mean(percents) if percents.notna().all() else math.nan
+            body[f"{variant}, %"] = [_number("{:.1f}")(value) for value in (*percents, mean)]
+    align = ("left",) + ("right",) * (len(body.columns) - 1)
+    return body.to_markdown(index=False, colalign=align, disable_numparse=True)
+
+
+def _case(key: Iterable[Any]) -> Case:
+    """From the values of the columns CASE."""
+    return Case(*key)
+
+
+def _labels(data: pd.DataFrame) -> list[str]:
+    """Each row's shape as `Case` writes it, NN too where there are other layouts."""
+    cases = [_case(key) for key in data[CASE].itertuples(index=False)]
+    if data["layout"].nunique() == 1:
+        return [str(case) for case in cases]
+    return [f"{replace(case, layout='NN')}:{case.layout}" for case in cases]
+
+
+def printed(data: pd.DataFrame) -> str:
+    """A suite as the bench shows it: `text`, or, of more than MANY shapes, `across` and every note."""
+    if len(data.groupby(CASE)) <= MANY:
+        return text(data)
+    noted = data.assign(shape=_labels(data))[data["note"].astype(bool)]
+    notes = [f"{row.variant} at {row.shape}: {row.note}" for row in noted.itertuples()]
+    return "\n\n".join([across(data), *(["\n".join(notes)] if notes else [])])
 
 
 def _number(form: str) -> Callable[[float], str]:
@@ -142,7 +185,7 @@ def provenance(data: pd.DataFrame) -> str:
 def rendered(suite: str, gpu: str) -> str:
     """A suite's committed results as Markdown."""
     data = pd.read_csv(RESULTS / gpu / f"{suite}.csv", dtype={"commit": str})
-    body = text(data) if len(data.groupby(["M", "N", "K"])) == 1 else across(data)
+    body = text(data) if len(data.groupby(CASE)) == 1 else across(data)
     return f"{body}\n\n{provenance(data)}"
 
 

@@ -14,12 +14,14 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import compare, measure, run, table
-from bench.catalog import VARIANTS
+from bench import catalog, compare, measure, run, table
+from bench.catalog import VARIANTS, select
 from bench.environment import environment
-from bench.suites import SUITES, Case
+from bench.suites import LAYOUTS, SUITES, Case
 from reference_cuda.rungs import RUNGS
-from triton_sgemm.testing import reference
+from triton_sgemm.device import Gpu
+from triton_sgemm.problem import problem
+from triton_sgemm.testing import errors, random_bound, reference
 from triton_sgemm.variants import Variant
 
 ROOT = Path(__file__).parent.parent
@@ -99,6 +101,7 @@ def bench(*args: str, module: str = "bench") -> subprocess.CompletedProcess[str]
         (["--variants", "nope*"], "no variant is called 'nope*'; there are cublas"),
         (["--sizes", "12x"], "size '12x': need a number such as 4096, or MxNxK"),
         (["--sizes", "0"], "size '0': need a number such as 4096"),
+        (["--sizes", "64:NX"], "size '64:NX': the layout is one of NN, NT, TN, TT, ld+1, offset1"),
         (["--suite", "nope"], "invalid choice: 'nope'"),
         (["--suite", "chapter", "square", "--csv", "x.csv"], "x.csv is one file but --suite names 2; give a folder"),
         (["--sizes", "64", "--csv", "results"], "only a whole suite goes into a results folder"),
@@ -108,6 +111,12 @@ def bench(*args: str, module: str = "bench") -> subprocess.CompletedProcess[str]
 def test_wrong_options(args: list[str], text: str) -> None:
     done = bench(*args)
     assert done.returncode == 2 and text in done.stderr
+
+
+def test_a_wrong_option_of_compiled() -> None:
+    done = bench("--variants", "nope*", module="bench.compiled")
+    assert done.returncode == 2 and "error: no variant is called 'nope*'; there are cublas" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here: the bench times instead")
@@ -139,6 +148,19 @@ def test_bench_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+def test_batches_and_layouts_on_a_gpu(tmp_path: Path) -> None:
+    sizes = [*(f"16x48x64x80:{layout}" for layout in LAYOUTS), *(f"192:{layout}" for layout in LAYOUTS), "8x2048x2048"]
+    done = bench("--sizes", *sizes, "--variants", "matmul_*", "naive_cuda", "--csv", str(tmp_path / "out.csv"))
+    assert done.returncode == 0, done.stderr
+    assert f"chapter {len(sizes)}/{len(sizes)}: 8x2048x2048" in done.stderr and "*geometric mean*" in done.stdout
+    data = pd.read_csv(tmp_path / "out.csv")
+    timed = data[data["variant"] != "naive_cuda"]
+    assert timed["note"].isna().all() and (timed["ms"] > 0).all() and (timed["ms_eager"] > 0).all()
+    taken = data[(data["variant"] == "naive_cuda") & data["ms"].notna()]
+    assert [*zip(taken["batch"], taken["layout"], strict=True)] == [(1, "NN"), (1, "offset1"), (1, "NN")]
+
+
+@pytest.mark.gpu
 def test_a_variant_too_slow_is_skipped_with_its_reason(monkeypatch) -> None:
     monkeypatch.setattr(measure, "TOO_SLOW_MS", 1e-6)
     x = measure.Operands.random(Case(64, 64, 64), "cuda")
@@ -146,12 +168,289 @@ def test_a_variant_too_slow_is_skipped_with_its_reason(monkeypatch) -> None:
     assert figures["note"].startswith("skipped: about")
 
 
+# ---- shapes, layouts, and how they are timed
+
+EVERY_CASE = list(dict.fromkeys(case for suite in SUITES.values() for case in suite.cases))
+H200 = Gpu("NVIDIA H200", 90, sms=132, l2_bytes=60 << 20, max_clock_mhz=1980)
+
+
 def test_sizes() -> None:
     assert Case.parse("64") == Case(64, 64, 64) and Case.parse("1x2x3") == Case(1, 2, 3)
-    for text in ("", "1x2", "-4", "1x2x3x4", "axbxc"):
+    assert Case.parse("5x1X2x3") == Case(1, 2, 3, batch=5) and Case.parse("1x64x64x64") == Case(64, 64, 64)
+    assert Case.parse("1x2x3:ld+1") == Case(1, 2, 3, layout="ld+1")
+    for text in ("", "1x2", "-4", "1x2x3x4x5", "axbxc", "0x1x2x3", "4x", ":NN"):
         with pytest.raises(ArgumentTypeError, match="need a number such as 4096"):
             Case.parse(text)
+    for text in ("4:", "4:nn", "4:NNN"):
+        with pytest.raises(ArgumentTypeError, match="the layout is one of NN, NT"):
+            Case.parse(text)
+    assert [Case.parse(str(case)) for case in EVERY_CASE] == EVERY_CASE
+    assert str(Case(64, 64, 64)) == "64" and str(Case(64, 64, 64, 256, "TN")) == "256x64x64x64:TN"
+
+
+def test_suites() -> None:
     assert {c.M for c in SUITES["square"].cases} >= {256, 4095, 4096, 4097, 16384}
+    assert {c.layout for c in SUITES["layouts"].cases} == set(LAYOUTS)
+    assert {min(c.M, c.N) for c in SUITES["skinny"].cases} == {1, 8, 16, 64}
+    assert {c.K for c in SUITES["deep"].cases} >= {4096, 500_000}
+    assert {c.batch for c in SUITES["batched"].cases} == {16, 256, 1024, 4096}
+    for suite in SUITES.values():
+        assert len(set(suite.cases)) == len(suite.cases)
+        assert "cublas" in {v.name for v in select(list(suite.variants))}
+
+
+def test_work_counts_the_batch() -> None:
+    case = Case(2, 3, 5, batch=7, layout="TN")
+    assert case.flops == 2 * 7 * 2 * 3 * 5 and case.bytes_moved == 4 * 7 * (10 + 15 + 6)
+    x = measure.Operands.random(case, "cpu")
+    assert x.problem.flops == case.flops
+    assert case.bytes_moved == sum(t.numel() * t.element_size() for t in (x.a, x.b, x.out))
+
+
+@pytest.mark.parametrize(
+    ("layout", "a", "b", "offset"),
+    [
+        ("NN", (5, 1), (3, 1), 0),
+        ("NT", (5, 1), (1, 5), 0),
+        ("TN", (1, 2), (3, 1), 0),
+        ("TT", (1, 2), (1, 5), 0),
+        ("ld+1", (6, 1), (4, 1), 0),
+        ("offset1", (5, 1), (3, 1), 1),
+    ],
+)
+def test_operands_are_stored_as_the_layout_says(layout: str, a: tuple, b: tuple, offset: int) -> None:
+    x = measure.Operands.random(Case(2, 3, 5, layout=layout), "cpu")
+    assert (x.a.shape, x.b.shape, x.out.shape) == ((2, 5), (5, 3), (2, 3))
+    assert (x.a.stride(), x.b.stride(), x.out.stride()) == (a, b, (3, 1))
+    assert x.a.storage_offset() == x.b.storage_offset() == offset
+
+    batch = measure.Operands.random(Case(2, 3, 5, batch=4, layout=layout), "cpu")
+    assert (batch.a.shape, batch.b.shape, batch.out.shape) == ((4, 2, 5), (4, 5, 3), (4, 2, 3))
+    assert (batch.a.stride()[1:], batch.b.stride()[1:], batch.out.stride()) == (a, b, (6, 3, 1))
+    assert batch.a.storage_offset() == batch.b.storage_offset() == offset
+    assert batch.problem.batch == (4,)
+    for t in (x.a, x.b, batch.a, batch.b):
+        assert t.std() > 0 and not t.isnan().any()
+
+
+def test_short_cases_are_timed_by_graph_replay() -> None:
+    assert [c.M for c in SUITES["square"].cases if measure.is_short(c)] == [256, 512, 1024, 2048]
+    for case in (Case(1, 4096, 4096), Case(16384, 16, 16384), Case(64, 64, 500_000), Case(256, 256, 256, batch=256)):
+        assert measure.is_short(case), case
+    for case in (Case(64, 16384, 16384), Case(512, 512, 500_000), Case(256, 256, 256, batch=1024)):
+        assert not measure.is_short(case), case
+    for layout in LAYOUTS:
+        assert not measure.is_short(Case(4096, 4096, 4096, layout=layout))
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_operands_of_a_graph_exceed_the_cache_but_not_the_memory(case: Case) -> None:
+    if not measure.is_short(case):
+        assert case.bytes_moved < 8 << 30
+        return
+    sets, calls = measure._sets_and_calls(case, H200)
+    assert 2 * H200.l2_bytes < sets * case.bytes_moved < 5 << 30
+    assert sets <= calls <= measure.GRAPH_CALLS
+    assert calls * measure.about_ms(case) >= measure.GRAPH_MS
+
+
+def test_operands_of_a_graph_keep_the_layout() -> None:
+    case = Case(32, 48, 64, batch=2, layout="ld+1")
+    x = measure.Operands.random(case, "cpu")
+    small_cache = replace(H200, l2_bytes=3 * case.bytes_moved)
+    in_turn = measure._in_turn(case, small_cache, "cpu")
+    assert len({y.a.data_ptr() for y in in_turn}) == 7 and len(in_turn) == 100
+    assert all((y.a.stride(), y.b.stride()) == (x.a.stride(), x.b.stride()) for y in in_turn)
+
+
+def test_a_time_is_predicted_from_a_smaller_case_of_the_same_kind() -> None:
+    assert measure._smaller(Case(64, 64, 500_000)) == Case(64, 64, 2048)
+    assert measure._smaller(Case(4096, 1, 4096, 4096, "TT")) == Case(2048, 1, 2048, 64, "TT")
+
+
+# ---- run.timed, with a CPU in place of the GPU
+
+
+@pytest.fixture
+def cpu_for_gpu(monkeypatch) -> None:
+    """Operands on the CPU, every call predicted to be quick, samples of a millisecond, graphs that are lists."""
+
+    class Graph:
+        def __init__(self, variant: Variant, in_turn: list[measure.Operands]) -> None:
+            self.replay = lambda: [x.run(variant) for x in in_turn]
+
+    def sample(call, flush=None) -> float:
+        call()
+        return 1.0
+
+    random = measure.Operands.random
+    monkeypatch.setattr(measure.Operands, "random", lambda case, device: random(case, "cpu"))
+    monkeypatch.setattr(measure, "predicted_ms", lambda v, case: 1e9 if v.name == "slow" else 1.0)
+    monkeypatch.setattr(measure, "_load", sample)
+    monkeypatch.setattr(measure, "_sample", sample)
+    monkeypatch.setattr(measure, "_graph", Graph)
+    monkeypatch.setattr(measure, "SAMPLES_S", 1e-3)
+
+
+TINY_CACHE = replace(H200, l2_bytes=1 << 12)
+
+
+def variant(name: str, run_with, **facts) -> Variant:
+    return Variant(name, "torch", facts.pop("precision", "ieee"), run_with=run_with, doc="x", **facts)
+
+
+def test_only_what_is_right_is_timed(cpu_for_gpu) -> None:
+    def broken(*_):
+        raise RuntimeError("no such kernel\nand more")
+
+    def right(p, a, b, c, out) -> None:
+        torch.mm(a, b, out=out)
+
+    steps = []
+    variants = [
+        VARIANTS["cublas"],
+        *(variant(f.__name__, f) for f in (wrong, dropped, unwritten, broken, right)),
+        variant("slow", right),
+        variant("unfit", right, multiple_of=7),
+    ]
+    case = Case(64, 64, 256, layout="NT")
+    rows = {row.variant: row for row in run.timed(case, variants, TINY_CACHE, environment(), lambda: steps.append(1))}
+    assert list(rows) == [v.name for v in variants]
+    for name in ("cublas", "right"):
+        row = rows.pop(name)
+        assert row.note == "" and row.ms and row.ms_eager == 1 and row.pct_cublas == 100 and not run.failed(row)
+        assert row.gflops == pytest.approx(1e-6 * case.flops / row.ms) and (row.layout, row.batch) == ("NT", 1)
+    for row in rows.values():
+        assert row.ms is row.ms_eager is row.gflops is row.pct_cublas is None, row
+        assert run.failed(row) == (row.variant not in ("slow", "unfit"))
+    for name in ("wrong", "dropped", "unwritten"):
+        assert rows[name].note.startswith("wrong: max error")
+    assert rows["broken"].note == "failed: no such kernel"
+    assert rows["slow"].note.startswith("skipped: about 1,000,000,000 ms a call")
+    assert len(steps) == len(variants) + 2 * measure.ROUNDS
+
+
+def test_above_the_float32_units_peak_only_a_strict_row_is_wrong(cpu_for_gpu, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "time_all", lambda vs, *_: {v.name: measure.Timing(1e-9, 1e-9, 1e-9) for v in vs})
+    variants = [variant(p, lambda p, a, b, c, out: torch.mm(a, b, out=out), precision=p) for p in ("ieee", "fp32")]
+    strict, other = run.timed(Case(64, 64, 64), variants, H200, environment(), lambda: None)
+    assert strict.note.startswith("wrong: above the 66,908 GFLOP/s") and run.failed(strict)
+    assert other.note == "" and other.ms
+
+
+@pytest.fixture
+def switched_to_tf32():
+    """As a user may have left it."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+@pytest.fixture
+def seen(monkeypatch) -> dict[str, set[str]]:
+    """What torch's switch said when each of its products was called."""
+    found: dict[str, set[str]] = {}
+
+    def spied(name: str, product):
+        def spy(*args, **kwargs):
+            found.setdefault(name, set()).add(torch.backends.cuda.matmul.fp32_precision)
+            return product(*args, **kwargs)
+
+        return spy
+
+    for name in ("mm", "bmm", "addmm", "baddbmm"):
+        monkeypatch.setattr(torch, name, spied(name, getattr(torch, name)))
+    return found
+
+
+def test_a_switch_to_tf32_does_not_reach_cublas(switched_to_tf32, seen) -> None:
+    for batch in ((), (3,)):
+        a, b, c, out = (torch.randn(*batch, 8, 8) for _ in range(4))
+        for source, beta in ((None, 0.0), (c, 2.0)):
+            VARIANTS["cublas"].run(problem(a, b, source, out, 1.0, beta), a, b, source, out)
+            assert errors(out, reference(a, b, 1.0, beta, source)).within(random_bound(8))
+            assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert seen == {name: {"ieee"} for name in ("mm", "bmm", "addmm", "baddbmm")}
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["by graph", "eager"])
+@pytest.mark.parametrize("case", [Case(8, 8, 8), Case(8, 8, 8, batch=3)], ids=str)
+def test_nor_does_it_reach_the_rows_of_the_bench(
+    case: Case, short: bool, cpu_for_gpu, switched_to_tf32, seen, monkeypatch
+) -> None:
+    monkeypatch.setattr(measure, "is_short", lambda case: short)
+    set_in_a_call = []
+    real = catalog.torch_matmul_precision
+    monkeypatch.setattr(catalog, "torch_matmul_precision", lambda value: set_in_a_call.append(value) or real(value))
+    [row] = run.timed(case, [VARIANTS["cublas"]], TINY_CACHE, environment(), lambda: None)
+    assert row.note == "" and row.ms and row.batch == case.batch
+    assert seen == {"bmm" if case.batch > 1 else "mm": {"ieee"}}
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert set_in_a_call == ["ieee"]  # to verify; while the calls are timed it is set around them
+
+
+# ---- tables of many shapes
+
+
+def made_up(cases: list[Case], **percents: float) -> pd.DataFrame:
+    """Rows for each case: cuBLAS, which does 100 GFLOP/s, and variants at that percentage of it."""
+    rows = []
+    for case in cases:
+        ms = 1e-8 * case.flops
+        for name, percent in ({"cublas": 100} | percents).items():
+            key = (name, "torch", name, "ieee", case.layout, case.batch, case.M, case.N, case.K)
+            origin = {"gpu": "x", "driver": "x", "torch": "x", "triton": "x", "commit": "x", "date": "x"}
+            rows.append(table.Row(*key, ms=100 * ms / percent, gflops=percent, pct_cublas=1.0 * percent, **origin))
+    return table.frame(rows)
+
+
+def cells(markdown: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+
+
+def test_few_shapes_are_columns() -> None:
+    head, _, *body = cells(table.across(made_up(list(SUITES["layouts"].cases), matmul_ieee=80)))
+    assert head == ["variant", *(f"4096:{layout}" for layout in LAYOUTS), "4095x4097x4093:NN"]
+    assert body == [["cublas", *["100.0"] * 7], ["matmul_ieee", *["80.0"] * 7], ["*cuBLAS, GFLOP/s*", *["100"] * 7]]
+
+
+def test_many_shapes_are_rows_with_a_geometric_mean() -> None:
+    data = made_up(list(SUITES["batched"].cases), one=50, two=200, three=100)
+    data.loc[data["variant"] == "two", "pct_cublas"] = [50.0, 200.0, *[100.0] * 13]
+    data.loc[(data["variant"] == "three") & (data["batch"] == 4096), "pct_cublas"] = None
+    head, align, *body, mean = cells(table.across(data))
+    assert head == ["batch x M x N x K", "cuBLAS, ms", "cuBLAS, GFLOP/s", "one, %", "two, %", "three, %"]
+    assert align[0].startswith(":") and all(rule.endswith(":") for rule in align[1:])
+    assert [row[0] for row in body] == [str(case) for case in SUITES["batched"].cases]
+    assert body[0] == ["16x16x16x16", "0.001311", "100", "50.0", "50.0", "100.0"] and body[2][-1] == ""
+    assert mean == ["*geometric mean*", "", "", "50.0", "100.0", ""]
+    assert cells(table.across(made_up(list(SUITES["skinny"].cases), one=50)))[0][0] == "M x N x K"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suites_results_make_a_table(suite: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "gpu").mkdir()
+    data = made_up(list(SUITES[suite].cases), matmul_ieee=80)
+    data.to_csv(tmp_path / "gpu" / f"{suite}.csv", index=False)
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    text = table.rendered(suite, "gpu")
+    assert "nan" not in text.lower() and text.count("matmul_ieee") == 1
+    for case in SUITES[suite].cases:
+        assert f" {case} " in text or f" {case}:NN " in text or case.title in text
+
+
+def test_many_shapes_are_printed_with_every_note() -> None:
+    data = made_up(list(SUITES["deep"].cases), one=50)
+    assert table.printed(data) == table.across(data)
+    data.loc[3, "note"] = "skipped: about 600 ms a call"
+    assert table.printed(data).endswith("\n\none at 64x64x32768: skipped: about 600 ms a call")
+    few = made_up([Case(8, 8, 8), Case(8, 8, 8, 2), Case(8, 8, 8, 2, "TN")], one=50)
+    assert table.printed(few) == table.text(few)
+    assert re.findall(r"\*\*(.*)\*\*", table.text(few)) == [
+        "M = 8, N = 8, K = 8",
+        "M = 8, N = 8, K = 8, batch of 2",
+        "M = 8, N = 8, K = 8, batch of 2, layout TN",
+    ]
 
 
 # ---- documents

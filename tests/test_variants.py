@@ -60,6 +60,16 @@ def test_any_stride(variant: Variant, device: str) -> None:
     assert errors(out, reference(a, b)).within(random_bound(50))
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.batched], ids=lambda v: v.name)
+def test_batches(variant: Variant, device: str) -> None:
+    a, b = torch.randn(3, 33, 40, device=device), torch.randn(3, 17, 40, device=device).mT
+    c = torch.randn(3, 33, 17, device=device)
+    for alpha, beta in ((1.0, 0.0), (2.0, 0.0), (-0.5, 2.0)):
+        out, added = torch.full((3, 33, 17), float("nan"), device=device), c if beta else None
+        variant.run(problem(a, b, added, out, alpha, beta), a, b, added, out)
+        assert errors(out, reference(a, b, alpha, beta, c)).within(random_bound(40))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
 def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
@@ -154,6 +164,12 @@ def test_a_variant_names_what_it_cannot_take() -> None:
     batch = torch.randn(2, 32, 32)
     with pytest.raises(ValueError, match="one product, not a batch of 2"):
         v.run(problem(batch, batch, None, batch, 1.0, 0.0), batch, batch, None, batch)
+    out, square = torch.empty(32, 32), torch.randn(32, 32)
+    for x in (square.mT, torch.randn(32, 33)[:, :32]):
+        with pytest.raises(ValueError, match="needs A, B and the result row by row without gaps"):
+            v.run(problem(square, x, None, out, 1.0, 0.0), square, x, None, out)
+    shifted = torch.randn(32 * 32 + 1)[1:].view(32, 32)
+    assert v.why_not(problem(shifted, square, None, out, 1.0, 0.0)) is None
 
 
 def test_select() -> None:

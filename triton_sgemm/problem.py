@@ -42,6 +42,15 @@ class Problem:
         """Floating point operations, a multiply and an add counted as two."""
         return 2 * self.batches * self.M * self.N * self.K
 
+    @property
+    def row_major(self) -> bool:
+        """Whether each matrix of A, B and the result lies row by row without gaps (A and B: where they are read)."""
+        read = [(self.M, self.K, self.a_strides), (self.K, self.N, self.b_strides)] if self.K else []
+        return all(
+            (rows == 1 or strides[-2] == cols) and (cols == 1 or strides[-1] == 1)
+            for rows, cols, strides in (*read, (self.M, self.N, self.out_strides))
+        )
+
 
 def problem(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float) -> Problem:
     """`out = alpha * a @ b + beta * c` as a problem, its batch folded where the strides allow.

@@ -25,6 +25,7 @@ class Variant:
     doc          what it does and why: a variant nobody explained is refused
     rung         its number on the ladder, shared by a CUDA kernel and its twin
     multiple_of  what M, N and K must be multiples of
+    row_major    whether it needs A, B and the result row by row without gaps
     batched      whether it takes batches
     archs        compute capabilities that it is compiled for
     launch       (problem, a, b, c, out) -> Launch, for Triton and Gluon
@@ -37,6 +38,7 @@ class Variant:
     doc: str | None
     rung: int | None = None
     multiple_of: int = 1
+    row_major: bool = False
     batched: bool = False
     archs: tuple[int, ...] = tuple(ARCHS)
     launch: Callable[[Problem, Tensor, Tensor, Tensor | None, Tensor], Launch] | None = None
@@ -54,6 +56,8 @@ class Variant:
             return f"{self.name} takes one product, not a batch of {p.batches}"
         if any(size % self.multiple_of for size in (p.M, p.N, p.K)):
             return f"{self.name} needs M, N and K that are multiples of {self.multiple_of}"
+        if self.row_major and not p.row_major:
+            return f"{self.name} needs A, B and the result row by row without gaps"
         return None
 
     def run(self, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
