@@ -3,9 +3,10 @@
 // One block runs at a time and its threads are fibers, so `__syncthreads()` is a switch back to the
 // scheduler. From one barrier to the next the threads run one after another, in a fresh random
 // order: the interleaving in which a missing barrier shows most. Before every block the shared
-// memory is filled with NaN, so reading what nobody wrote shows too.
+// memory is filled with NaN, so reading what nobody wrote shows too. Asynchronous copies are done as
+// late as the language allows, so a missing wait shows as well.
 //
-// Left out: warps run in no lockstep (no shuffles), `extern __shared__`, atomics, PTX.
+// Left out: warps run in no lockstep (no shuffles), `extern __shared__`, atomics, PTX (`FIBERS_H` says so).
 // Include it once, in a library of its own whose symbols are hidden.
 #ifndef FIBERS_H
 #define FIBERS_H
@@ -58,9 +59,18 @@ namespace fibers {
 constexpr size_t STACK_BYTES = 64 * 1024;
 constexpr int ENDED = 0;  // no source line has this number
 
+struct Copy {
+  void *to;
+  const void *from;
+  size_t bytes;
+  unsigned group;
+};
+
 struct Fiber {
   ucontext_t context;
-  int line;  // of the barrier where it waits, or ENDED
+  int line;                  // of the barrier where it waits, or ENDED
+  std::vector<Copy> copies;  // started and not yet waited for, oldest first
+  unsigned groups;           // committed
 };
 
 inline ucontext_t scheduler;
@@ -81,6 +91,8 @@ inline void thread_main() {
 }
 
 inline void start(Fiber &fiber, char *stack) {
+  fiber.copies.clear();
+  fiber.groups = 0;
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = stack;
   fiber.context.uc_stack.ss_size = STACK_BYTES;
@@ -91,6 +103,18 @@ inline void start(Fiber &fiber, char *stack) {
 inline void resume(Fiber &fiber) {
   current = &fiber;
   swapcontext(&scheduler, &fiber.context);
+}
+
+// asynchronous copies
+
+// Does the copies of all groups that this thread has committed but the last `pending`.
+inline void wait_group(unsigned pending) {
+  auto &copies = current->copies;
+  auto copy = copies.begin();
+  for (; copy != copies.end() && copy->group + pending < current->groups; ++copy) {
+    memcpy(copy->to, copy->from, copy->bytes);
+  }
+  copies.erase(copies.begin(), copy);
 }
 
 // shared memory
@@ -199,5 +223,19 @@ const char *run(dim3 grid, dim3 block, uint64_t seed, const Body &body) {
 }
 
 }  // namespace fibers
+
+// cp.async, under the names that the kernels give it
+
+template <class T>
+inline void copy_async(T *shared, const T *global) {
+  fibers::current->copies.push_back({shared, global, sizeof(T), fibers::current->groups});
+}
+
+inline void commit_group() { ++fibers::current->groups; }
+
+template <const int PENDING>
+inline void wait_group() {
+  fibers::wait_group(PENDING);
+}
 
 #endif

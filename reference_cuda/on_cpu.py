@@ -64,8 +64,8 @@ def run(
     launch = _library(rung, rung.source if source is None else source).launch
     launch.restype = ctypes.c_char_p
 
-    if beta == 0:
-        out.zero_()  # the kernel reads C even then, and 0 * NaN is NaN
+    if beta == 0 and rung.reads_c_always:
+        out.zero_()
     (M, K), N = a.shape, b.shape[1]
     grid_x, grid_y = rung.grid(M, N)
     error = launch(

@@ -23,6 +23,7 @@ class Rung:
     `kernel` is the C++ expression that is launched. The grid is one block a tile of C,
     `blockIdx.x` walking the tiles along M and `blockIdx.y` those along N. M, N and K are multiples of
     `multiple_of`, and the matrices start at multiples of `align` bytes: 16 where a load takes a float4.
+    A kernel that `reads_c_always` reads C even when beta is 0: then C is cleared before, since 0 * NaN is NaN.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Rung:
     threads: int
     multiple_of: int = 1
     align: int = 4
+    reads_c_always: bool = True
 
     @property
     def source(self) -> str:
@@ -110,4 +112,14 @@ RUNGS = (
         align=16,
     ),
     Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128, align=16),
+    Rung(
+        "async_ring",
+        8,
+        "sgemm_async_ring<128, 256, 8, 16, 8, 2>",
+        tile=(128, 256),
+        threads=256,
+        multiple_of=256,
+        align=16,
+        reads_c_always=False,
+    ),
 )

@@ -8,6 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,23 +125,40 @@ def test_random_data_keeps_the_bound(rung: Rung, shape: Shape, alpha: float, bet
 
 @pytest.mark.parametrize("rung", RUNGS, ids=RUNG_NAMES)
 def test_the_order_of_threads_and_blocks_does_not_matter(rung: Rung) -> None:
-    a, b = torch.randn(128, 128), torch.randn(128, 128)
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
     first = product(rung, a, b, seed=0)
     for seed in (1, 2, 2**64 - 1):
         assert torch.equal(product(rung, a, b, seed=seed), first)
 
 
 def test_rungs_that_add_in_the_same_order_agree_to_the_bit() -> None:
-    a, b = torch.randn(128, 128), torch.randn(128, 128)
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
     results = [product(rung, a, b) for rung in RUNGS]
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=RUNG_NAMES)
+def test_a_rung_reads_c_always_or_only_when_beta_is_not_zero(rung: Rung) -> None:
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
+    assert product(rung, a, b).isfinite().all()  # C starts as NaN, and is cleared where the kernel reads it
+    left = product(replace(rung, reads_c_always=False), a, b)  # never cleared
+    assert left.isnan().all() if rung.reads_c_always else left.isfinite().all()
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=RUNG_NAMES)
+def test_with_nothing_to_add_up_no_operand_is_read(rung: Rung) -> None:
+    a, b, c = zeros(256, 0), zeros(0, 256), torch.randn(256, 256)
+    assert a.data_ptr() == b.data_ptr() == 0  # reading there would be the end of the process
+    out = c.clone()
+    on_cpu.run(rung, a, b, out, 1.0, -0.5)
+    assert torch.equal(out, -0.5 * c)
 
 
 # and its barriers are needed
 
 
 BARRIER = "__syncthreads();"
-TILED = [rung for rung in RUNGS if BARRIER in rung.source]
+TILED = [rung for rung in RUNGS if BARRIER in rung.source and "wait_group" not in rung.source]  # the ring: see below
 EACH_TILED = pytest.mark.parametrize("rung", TILED, ids=[rung.name for rung in TILED])
 SEVERAL_STEPS = pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 1, 3)], ids=["one-tile", "two-tiles"])
 
@@ -177,6 +195,27 @@ def test_the_second_barrier_matters_only_when_there_is_a_next_tile() -> None:
     a, b = torch.randn(32, 32), torch.randn(32, 32)
     err, tol = error_and_bound(product(SMEM_TILING, a, b, source=without_barrier(SMEM_TILING, 1)), a, b)
     assert (err <= tol).all()
+
+
+ASYNC_RING = next(r for r in RUNGS if r.name == "async_ring")
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("a wait", "          wait_group<STAGES - 2>();\n"),
+        ("a barrier", "          __syncthreads();\n"),
+        ("the first wait", "\n  wait_group<STAGES - 2>();"),
+        ("the first barrier", "\n  __syncthreads();"),
+    ],
+)
+def test_without_a_wait_or_a_barrier_the_ring_is_read_before_it_is_filled(what: str, text: str) -> None:
+    assert ASYNC_RING.source.count(text) == 1
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
+    out = product(ASYNC_RING, a, b, source=ASYNC_RING.source.replace(text, "\n"))
+    err, tol = error_and_bound(out, a, b)
+    assert not (err <= tol).all()
+    assert out.isnan().any()
 
 
 # the executor: small kernels of 32 threads, a block for every 32 columns of C
