@@ -12,7 +12,7 @@ from torch import Tensor
 import triton_sgemm
 from reference_cuda import loader, on_cpu
 from reference_cuda.rungs import RUNGS, Rung
-from triton_sgemm.algorithms import dot
+from triton_sgemm.algorithms import dot, fma
 from triton_sgemm.ladder import rungs
 from triton_sgemm.matmul import product
 from triton_sgemm.precision import torch_matmul_precision
@@ -67,6 +67,7 @@ VARIANTS = unique(
             for rung in RUNGS
         ),
         *rungs(),
+        *fma.VARIANTS,
         *dot.VARIANTS,
         MATMUL,
     ]

@@ -102,7 +102,7 @@ def _errors(v: Variant, x: measure.Operands, expected: Any) -> dict[str, Any]:
 
 
 def _row(v: Variant, case: Case, p: Problem, card: Gpu | None, figures: dict[str, Any]) -> Row:
-    algorithm = f"dot_{plan(p, card).tile}" if v.name == MATMUL.name else v.name  # what the public call picks
+    algorithm = plan(p, card).name if v.name == MATMUL.name else v.name  # what the public call picks
     return Row(v.name, v.backend, algorithm, v.precision, case.layout, case.batch, case.M, case.N, case.K, **figures)
 
 

@@ -96,7 +96,7 @@ SUITES = {
     # Of the tiles, the one that matmul picks
     "square": Suite(
         square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384),
-        ("cublas", "*_cuda", "*_gluon", "*_triton", "matmul_*"),
+        ("cublas", "*_cuda", "*_gluon", "*_triton", "fma_128x256x8", "matmul_*"),
     ),
     # the same product from memory in other orders; the last two, and odd rows, forbid loads of four elements at once
     "layouts": Suite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from triton_sgemm import DeviceError, DtypeError, OverlapError, ShapeError, matm
 from triton_sgemm.device import Gpu
 from triton_sgemm.launch import Launch
 from triton_sgemm.matmul import _is_torchs, product
-from triton_sgemm.plan import plan
+from triton_sgemm.plan import Plan, plan
 from triton_sgemm.problem import Problem, problem
 
 H200 = Gpu("NVIDIA H200", 90, 132, 60 << 20, 1980.0)
@@ -213,19 +214,51 @@ def test_alpha_0_and_no_depth_are_one_problem() -> None:
     assert problem(a, a, out, out, 1.0, 0.0).c_strides is None
 
 
-def test_plan_fills_the_gpu() -> None:
-    chosen = {}
-    for n in (256, 512, 1024, 2048, 4096):
-        x = torch.empty(n, n, device="meta")
-        chosen[n] = str(plan(problem(x, x, None, x, 1.0, 0.0), H200).tile)
-        assert "119 programs or more" in plan(problem(x, x, None, x, 1.0, 0.0), H200).why
-    assert chosen == {
-        256: "16x32x64",
-        512: "32x32x32",
-        1024: "64x128x32",
-        2048: "128x128x32",
-        4096: "128x128x32",
-    }  # docs/worklog/001-dot-tiles.md
+def planned(M: int, N: int, K: int, layout: str = "NN", batch: int = 1) -> Plan:
+    a = torch.empty(batch, *((M, K) if layout[0] == "N" else (K, M)), device="meta")
+    b = torch.empty(batch, *((K, N) if layout[1] == "N" else (N, K)), device="meta")
+    a, b = a if layout[0] == "N" else a.mT, b if layout[1] == "N" else b.mT
+    out = torch.empty(batch, M, N, device="meta")
+    return plan(problem(a, b, None, out, 1.0, 0.0), H200)
+
+
+def test_plan_picks_what_was_fastest() -> None:  # docs/worklog/007
+    square = {n: planned(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192)}
+    assert {n: p.name for n, p in square.items()} == {
+        256: "dot_16x32x64",
+        512: "dot_32x64x32",
+        1024: "dot_64x128x32",
+        2048: "fma_128x256x8",
+        4096: "fma_128x256x8",
+        8192: "fma_128x256x8",
+    }
+    assert all(p.in_order(n) for n, p in square.items())
+    assert planned(16, 65536, 4096).name == "dot_16x128x32"
+    assert planned(4096, 1, 4096).name == "rows_4x1x512" and not planned(4096, 1, 4096).in_order(4096)
+    assert planned(4096, 64, 64, batch=64).in_order(64)
+
+
+def test_plan_cuts_a_deep_k() -> None:
+    deep = planned(64, 64, 500_000)
+    assert not deep.in_order(500_000) and "K cut into" in deep.why
+    assert planned(512, 512, 131_072).depth * 33 >= 131_072
+
+
+def test_plan_moves_the_smaller_operand() -> None:
+    tokens = planned(64, 4096, 4096, "NT")  # the weights of a linear layer stay where they are
+    assert tokens.transposed and tokens.name.startswith("fma")
+    assert planned(8, 4096, 4096, "NT").name == "rows_4x8x512"
+    assert planned(4096, 4096, 4096, "TT").transposed
+    small = planned(512, 512, 512, "NT")
+    assert small.relay_b or small.transposed
+
+
+def test_plan_serves_what_it_does_not_know() -> None:
+    old = replace(H200, name="unknown", capability=75)
+    x = torch.empty(4096, 4096, device="meta")
+    assert plan(problem(x, x, None, x, 1.0, 0.0), old).name.startswith("dot")
+    for M, N, K in ((0, 5, 5), (5, 0, 5), (5, 5, 0), (1, 1, 1), (2**30, 1, 1)):
+        assert planned(M, N, K).depth >= 0
 
 
 def test_more_programs_than_a_grid_holds_raise() -> None:

@@ -62,6 +62,8 @@ def test_any_stride(variant: Variant, device: str) -> None:
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.batched], ids=lambda v: v.name)
 def test_batches(variant: Variant, device: str) -> None:
+    if device == "cpu" and variant.backend == "gluon":
+        pytest.skip("Gluon has no interpreter: this kernel is compiled here, and runs in the GPU tests")
     a, b = torch.randn(3, 33, 40, device=device), torch.randn(3, 17, 40, device=device).mT
     c = torch.randn(3, 33, 17, device=device)
     for alpha, beta in ((1.0, 0.0), (2.0, 0.0), (-0.5, 2.0)):
@@ -73,8 +75,8 @@ def test_batches(variant: Variant, device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
 def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
-    if variant.name == "cublas":
-        pytest.skip("cuBLAS chooses its own order of addition")
+    if variant.name in ("cublas", "matmul_ieee"):
+        pytest.skip("it may cut K; tests/test_algorithms.py has matmul where it does not")
     a, b = torch.randn(256, 512, device="cuda"), torch.randn(512, 384, device="cuda")
     results = []
     for v in (VARIANTS["naive_cuda"], variant):

@@ -36,6 +36,15 @@ class Plan:
     transposed: bool = False
     relay_b: bool = False
 
+    def in_order(self, K: int) -> bool:
+        """Whether every output adds its K products one after the other: the bits of the naive kernel."""
+        return self.depth >= K and not isinstance(self.tile, rows.Tile)
+
+    @property
+    def name(self) -> str:
+        """The algorithm and its tile, as the bench names them: `fma_128x256x8`."""
+        return f"{type(self.tile).__module__.rpartition('.')[2]}_{self.tile}"
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -97,7 +106,9 @@ def plan(problem: Problem, gpu: Gpu | None) -> Plan:
     (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
     quads_a = all(s % 4 == 0 for s in (*p.a_strides[:-2], ak))
     quads_b = all(s % 4 == 0 for s in (*p.b_strides[:-2], bk))
-    shape = Shape(p.batches, p.M, p.N, p.K, ak == 1 and am != 1, am == 1 and quads_a, bk == 1 and bn != 1, bn == 1 and quads_b)
+    shape = Shape(
+        p.batches, p.M, p.N, p.K, ak == 1 and am != 1, am == 1 and quads_a, bk == 1 and bn != 1, bn == 1 and quads_b
+    )
     return _plan(shape, gpu)
 
 
@@ -138,7 +149,7 @@ def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
             move_us = STEP_US * (move > 0) + 8 * s.batches * move / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
             tiles = s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N)
             for depth in depths(s.K, tiles, tile.BLOCK_K, gpu.sms):
-                parts = max(cdiv(s.K, depth), 1)
+                parts = cdiv(s.K, depth) if depth else 1
                 per_sm = cdiv(tiles * parts, gpu.sms)
                 active = min(per_sm, speed.resident)
                 share = speed.alone + (1 - speed.alone) * (active - 1) / max(speed.resident - 1, 1)
@@ -148,7 +159,9 @@ def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
                 us = LAUNCH_US + max(compute_us, memory_us) + move_us
                 if parts > 1:
                     us += STEP_US + 8 * parts * s.batches * s.M * s.N / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
-                why = f"{us:,.0f} us predicted: {per_sm} programs on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
+                why = f"{us:,.0f} us predicted: {per_sm} programs on an SM" + (
+                    f", K cut into {parts} parts" if parts > 1 else ""
+                )
                 yield us, Plan(tile, why, depth, turned, relay_b)
 
 

@@ -222,7 +222,9 @@ def fma_kernel(
     for i in range(0, (K - 1) // BLOCK_K + 1, STAGES):
         for s in gl.static_range(STAGES):
             left = K - (i + s + STAGES - 1) * BLOCK_K
-            fetch(As[(s + STAGES - 1) % STAGES], Bs[(s + STAGES - 1) % STAGES], a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left)
+            fetch(
+                As[(s + STAGES - 1) % STAGES], Bs[(s + STAGES - 1) % STAGES], a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left
+            )
             a_ptrs += step * stride_ak
             b_ptrs += step * stride_bk
             for k in gl.static_range(BLOCK_K):
@@ -240,8 +242,12 @@ def fma_kernel(
     wait_group(0)
 
     # write alpha * acc + beta * C, one of the thread's rows after the other
-    lane_m = gl.expand_dims(gl.expand_dims(gl.arange(0, BLOCK_M // TM, gl.SliceLayout(1, gl.SliceLayout(2, OWNED))), 1), 2)
-    lane_n = gl.expand_dims(gl.expand_dims(gl.arange(0, BLOCK_N // TN, gl.SliceLayout(0, gl.SliceLayout(2, OWNED))), 0), 2)
+    lane_m = gl.expand_dims(
+        gl.expand_dims(gl.arange(0, BLOCK_M // TM, gl.SliceLayout(1, gl.SliceLayout(2, OWNED))), 1), 2
+    )
+    lane_n = gl.expand_dims(
+        gl.expand_dims(gl.arange(0, BLOCK_N // TN, gl.SliceLayout(0, gl.SliceLayout(2, OWNED))), 0), 2
+    )
     n = gl.expand_dims(gl.expand_dims(gl.arange(0, TN, gl.SliceLayout(0, gl.SliceLayout(0, OWNED))), 0), 0)
     for i in gl.static_range(TM):
         turn = n if i % 2 == 0 else TN - 1 - n
