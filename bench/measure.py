@@ -31,7 +31,7 @@ from .suites import LAYOUTS, Case
 ROUNDS = 3
 LOAD_S = 0.3
 BURST_S = 0.02  # between two looks at the clock
-FLUSH = 16  # times the L2: long enough for the next call to be queued before it ends
+FLUSH = 32  # times the L2: long enough for the next call to be queued before it ends
 SAMPLES_S = 0.05
 TOO_SLOW_MS = 500.0
 

@@ -22,7 +22,7 @@ Measured: docs/worklog/006. Twin: reference_cuda/async_ring.cu.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -68,6 +68,72 @@ TILES = (
     Tile(64, 128, TM=8),
     Tile(128, 64, TM=8),
 )
+
+
+@constexpr_function
+def powers(first, end):
+    """first, 2 * first, .. below end: the bases that count from 0 to end in steps of first."""
+    return [1 << i for i in range((first - 1).bit_length(), (end - 1).bit_length())]
+
+
+@constexpr_function
+def places(BLOCK_M, BLOCK_N, TM, TN):
+    """What lanes and warps own: the bases (row, column), in quads; a warp's tile is LANES_M * TM by LANES_N * TN."""
+    m0, *lanes_m = powers(4, 4 * LANES_M)
+    n0, *lanes_n = powers(4, 4 * LANES_N)
+    warps_m, warps_n = powers(LANES_M * TM, BLOCK_M), powers(LANES_N * TN, BLOCK_N)
+    lanes = [[0, n0], [m0, 0], *([m, 0] for m in lanes_m), *([0, n] for n in lanes_n)]  # neighbours share rows
+    return lanes, [[0, n] for n in warps_n] + [[m, 0] for m in warps_m]
+
+
+@constexpr_function
+def fragments(BLOCK_M, BLOCK_N, TM, TN):
+    """The outputs that a thread owns, and with them the elements of A and of B that it reads at each k."""
+    lanes, warps = places(BLOCK_M, BLOCK_N, TM, TN)
+    rows = powers(1, 4) + powers(4 * LANES_M, LANES_M * TM)
+    cols = powers(1, 4) + powers(4 * LANES_N, LANES_N * TN)
+    registers = [[0, n] for n in cols] + [[m, 0] for m in rows]
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [BLOCK_M, BLOCK_N])
+
+
+@constexpr_function
+def owned(BLOCK_M, BLOCK_N, TM, TN):
+    """One of a thread's rows: (place along M, place along N, one of TN columns)."""
+
+    def place(base):
+        m, n = base
+        m = m // 4 if m < 4 * LANES_M else m // TM
+        n = n // 4 if n < 4 * LANES_N else n // TN
+        return [m, n, 0]
+
+    lanes, warps = places(BLOCK_M, BLOCK_N, TM, TN)
+    registers = [[0, 0, n] for n in powers(1, TN)]
+    shape = [BLOCK_M // TM, BLOCK_N // TN, TN]
+    return gl.DistributedLinearLayout(registers, [place(b) for b in lanes], [place(b) for b in warps], [], shape)
+
+
+@constexpr_function
+def copies(SIZE, WARPS):
+    """How the threads copy a (BLOCK_K, SIZE) tile, 16 bytes at a time."""
+    lanes = min(32, SIZE // 4)
+    return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [WARPS, 1], order=[1, 0])
+
+
+@constexpr_function
+def copies_of_a(SIZE, WARPS, ALONG_K):
+    """How they copy A's (SIZE, BLOCK_K); along K two adjacent elements of 16 rows: whole sectors of global memory."""
+    if ALONG_K:
+        return gl.BlockedLayout([1, 1], [16, 2], [WARPS, 1], order=[1, 0])
+    lanes = min(32, SIZE // 4)
+    return gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, WARPS], order=[0, 1])
+
+
+@constexpr_function
+def k_major(SIZE, BLOCK_K, TOGETHER):
+    """How a tile of A lies in shared memory: TOGETHER rows side by side at each k, then the next rows."""
+    m, k = [[i, 0] for i in powers(1, SIZE)], [[0, i] for i in powers(1, BLOCK_K)]
+    apart = len(powers(1, TOGETHER))
+    return gl.SharedLinearLayout(m[:apart] + k + m[apart:])
 
 
 @gluon.jit
@@ -147,10 +213,15 @@ def fma_kernel(
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, FRAGMENTS: gl.constexpr, OWNED: gl.constexpr,
-    A_ALONG_K: gl.constexpr,
-    COPY_A: gl.constexpr, COPY_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
+    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr,
 ):  # fmt: skip
+    FRAGMENTS: gl.constexpr = fragments(BLOCK_M, BLOCK_N, TM, TN)
+    OWNED: gl.constexpr = owned(BLOCK_M, BLOCK_N, TM, TN)
+    COPY_A: gl.constexpr = copies_of_a(BLOCK_M, gl.num_warps(), A_ALONG_K)
+    COPY_B: gl.constexpr = copies(BLOCK_N, gl.num_warps())
+    SHARED_A: gl.constexpr = k_major(BLOCK_M, BLOCK_K, 16 if A_ALONG_K else BLOCK_M)  # 16: a warp's stores take 32 banks
+    SHARED_B: gl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0])
+
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = (M - 1) // BLOCK_M + 1  # not cdiv: M + BLOCK_M - 1 may pass 2^31
     tiles_n = (N - 1) // BLOCK_N + 1
@@ -262,73 +333,9 @@ def fma_kernel(
         gl.store(out_ptr + row.to(gl.int64) * stride_om + col.to(gl.int64) * stride_on, value, mask=inside)
 
 
-@lru_cache
-def owned(tile: Tile) -> tuple[gl.DistributedLinearLayout, gl.DistributedLinearLayout]:
-    """Which thread owns which outputs, as a (BLOCK_M, BLOCK_N) tile and as (its places, its places, TN) a row.
-
-    A row or column is counted as quad, lane, repetition, warp, from its lowest bits up.
-    """
-
-    def split(owns: int, lanes: int, block: int) -> tuple[list[int], list[int], list[int]]:
-        bits = [1 << i for i in range(block.bit_length() - 1)]
-        quad, lane = 2, 2 + lanes.bit_length() - 1
-        rep = lane + owns.bit_length() - 3
-        return bits[:quad] + bits[lane:rep], bits[quad:lane], bits[rep:]
-
-    own_m, lane_m, warp_m = split(tile.TM, LANES_M.value, tile.BLOCK_M)
-    own_n, lane_n, warp_n = split(tile.TN, LANES_N.value, tile.BLOCK_N)
-    places = {("m", x): 1 << i for i, x in enumerate(lane_m + warp_m)}
-    places |= {("n", x): 1 << i for i, x in enumerate(lane_n + warp_n)}
-    m0, *ms = [("m", x) for x in lane_m]
-    n0, *ns = [("n", x) for x in lane_n]
-    lanes = [n0, m0, *ms, *ns]  # neighbours share rows, the next but one columns
-    warps = [("n", x) for x in warp_n] + [("m", x) for x in warp_m]
-
-    def base(kind: str, x: int) -> list[int]:
-        return [x, 0] if kind == "m" else [0, x]
-
-    fragments = gl.DistributedLinearLayout(
-        [[0, x] for x in own_n] + [[x, 0] for x in own_m],
-        [base(*b) for b in lanes],
-        [base(*b) for b in warps],
-        [],
-        [tile.BLOCK_M, tile.BLOCK_N],
-    )
-    rows = gl.DistributedLinearLayout(
-        [[0, 0, 1 << i] for i in range(len(own_n))],
-        [[*base(b[0], places[b]), 0] for b in lanes],
-        [[*base(b[0], places[b]), 0] for b in warps],
-        [],
-        [tile.BLOCK_M // tile.TM, tile.BLOCK_N // tile.TN, tile.TN],
-    )
-    return fragments, rows
-
-
-@lru_cache
 def options(tile: Tile, a_along_k: bool) -> dict[str, Any]:
     """The kernel's keyword arguments."""
-    fragments, rows = owned(tile)
-    m = [[1 << i, 0] for i in range(tile.BLOCK_M.bit_length() - 1)]
-    n = [[0, 1 << i] for i in range(tile.BLOCK_N.bit_length() - 1)]
-    k = [1 << i for i in range(tile.BLOCK_K.bit_length() - 1)]
-    if a_along_k:  # two adjacent elements of 16 rows: whole sectors of global memory, 32 banks of shared memory
-        copy_a = gl.BlockedLayout([1, 1], [16, 2], [tile.num_warps, 1], order=[1, 0])
-        shared_a = gl.SharedLinearLayout([*m[:4], *([0, x] for x in k), *m[4:]])
-    else:
-        lanes = min(32, tile.BLOCK_M // 4)
-        copy_a = gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, tile.num_warps], order=[0, 1])
-        shared_a = gl.SharedLinearLayout([*m, *([0, x] for x in k)])
-    lanes = min(32, tile.BLOCK_N // 4)
-    return asdict(tile) | {
-        "FRAGMENTS": fragments,
-        "OWNED": rows,
-        "A_ALONG_K": a_along_k,
-        "COPY_A": copy_a,
-        "COPY_B": gl.BlockedLayout([1, 4], [32 // lanes, lanes], [tile.num_warps, 1], order=[1, 0]),
-        "SHARED_A": shared_a,
-        "SHARED_B": gl.SharedLinearLayout([*n, *([x, 0] for x in k)]),
-        "num_warps": tile.num_warps,
-    }
+    return asdict(tile) | {"A_ALONG_K": a_along_k, "num_warps": tile.num_warps}
 
 
 def programs(p: Problem, tile: Tile) -> int:
