@@ -19,16 +19,10 @@
 // M must be a multiple of 128, N of 256 and K of 16: nothing checks the bounds. A, B and C start at multiples of 16
 // bytes.
 #ifndef FIBERS_H  // which has its own, for the CPU
-// one element, by way of the L1 cache, where its neighbours are found later
-__device__ __forceinline__ void copy_async(float *shared, const float *global) {
+template <class T>
+__device__ __forceinline__ void copy_async(T *shared, const T *global) {
   const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global));
-}
-
-// four, past that cache
-__device__ __forceinline__ void copy_async(float4 *shared, const float4 *global) {
-  const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(sizeof(T)));
 }
 
 __device__ __forceinline__ void commit_group() { asm volatile("cp.async.commit_group;"); }

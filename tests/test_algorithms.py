@@ -80,7 +80,7 @@ def test_parts_of_k(depth: int, transposed: bool, device: str) -> None:
     a, b = torch.randn(2, 33, 700, device=device), torch.randn(2, 700, 17, device=device)
     c = torch.randn(33, 17, device=device).expand(2, 33, 17)
     for tile in (dot.TILES[-1], dot.TILES[-3]):
-        out = computed(Plan(tile, "", depth, transposed, relay_b=transposed), a, b, -0.5, 2.0, c)
+        out = computed(Plan(tile, "", depth, transposed, relay=transposed), a, b, -0.5, 2.0, c)
         assert errors(out, reference(a, b, -0.5, 2.0, c)).within(random_bound(700))
         assert errors(computed(Plan(tile, "", depth, transposed), a, b), reference(a, b)).within(random_bound(700))
 

@@ -208,12 +208,12 @@ def test_other_dtypes_are_torchs() -> None:
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda r: r.name)
 def test_wrong_calls_of_a_cuda_rung(rung) -> None:
-    a = torch.randn(128, 128, device="cuda")
+    a = torch.randn(256, 256, device="cuda")
     with pytest.raises(ValueError, match=r"need a CUDA device, or reference_cuda.on_cpu"):
         loader.run(rung, a.cpu(), a.cpu(), a.cpu().clone())
     if rung.multiple_of > 1:
         with pytest.raises(ValueError, match=f"multiples of {rung.multiple_of}; got M=33"):
-            loader.run(rung, a[:33], a, torch.empty(33, 128, device="cuda"))
+            loader.run(rung, a[:33], a, torch.empty(33, 256, device="cuda"))
 
 
 def test_a_broken_rung_leaves_the_others_alone(monkeypatch, tmp_path) -> None:

@@ -77,10 +77,10 @@ def test_batches(variant: Variant, device: str) -> None:
 def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
     if variant.name in ("cublas", "matmul_ieee"):
         pytest.skip("it may cut K; tests/test_algorithms.py has matmul where it does not")
-    a, b = torch.randn(256, 512, device="cuda"), torch.randn(512, 384, device="cuda")
+    a, b = torch.randn(256, 512, device="cuda"), torch.randn(512, 768, device="cuda")
     results = []
     for v in (VARIANTS["naive_cuda"], variant):
-        out = torch.full((256, 384), float("nan"), device="cuda")
+        out = torch.full((256, 768), float("nan"), device="cuda")
         v.run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
         results.append(out)
     assert torch.equal(*results)

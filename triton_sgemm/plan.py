@@ -1,15 +1,15 @@
-"""Which algorithm and tile compute a problem, and why: the candidate that a model of the GPU predicts to be the fastest.
+"""Which algorithm and tile compute a problem, and why: the one that a model of the GPU predicts to be the fastest.
 
-The model knows what was measured on an H200 (docs/worklog/007): how much of the FMA units' peak a tile reaches on an SM that
-is full of programs (`rate`), how many fit there (`resident`) and what share of that rate one alone reaches (`alone`). A
-problem's time is that of the SM with the most programs, or that of the bytes that must move, and what the launches
-cost. For another GPU its own number of SMs and peak are put in; that its tiles behave alike is an assumption.
+The model knows what was measured on an H200 (docs/worklog/007): how much of the FMA units' peak a tile reaches on an SM
+that is full of programs (`rate`), how many fit there (`resident`) and what share of that rate one alone reaches
+(`alone`). A problem's time is that of the SM with the most programs, or that of the bytes that must move, and what the
+launches cost. For another GPU its own SMs and peak are put in; that its tiles behave alike is an assumption.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .algorithms import dot, fma, rows
@@ -27,14 +27,14 @@ class Plan:
 
     depth       the share of K of one program; less than K: the parts are added afterwards
     transposed  C' = B' @ A' is computed
-    relay_b     `dot` moves B first
+    relay       an operand that could be read where it lies is moved first: A for `fma`, B for `dot`
     """
 
     tile: Tile
     why: str
     depth: int
     transposed: bool = False
-    relay_b: bool = False
+    relay: bool = False
 
     def in_order(self, K: int) -> bool:
         """Whether every output adds its K products one after the other: the bits of the naive kernel."""
@@ -54,28 +54,29 @@ class Speed:
     resident: int
     alone: float
     start_us: float
+    slower: float  # times that it takes with an operand along K: A for `fma`, B for `dot`
 
 
-SPEEDS: dict[Tile, Speed] = {
-    fma.Tile(128, 256): Speed(0.775, 1, 1.0, 8.1),
-    fma.Tile(64, 256): Speed(0.766, 2, 0.66, 8.1),
-    fma.Tile(256, 64): Speed(0.621, 2, 0.71, 8.1),
-    fma.Tile(128, 128): Speed(0.717, 2, 0.65, 8.1),
-    fma.Tile(64, 128, TM=8): Speed(0.725, 4, 0.80, 8.1),
-    fma.Tile(128, 64, TM=8): Speed(0.616, 4, 0.76, 8.1),
-    dot.Tile(64, 128, 32, 8): Speed(0.663, 3, 0.95, 2.2),
-    dot.Tile(32, 128, 32, 4): Speed(0.663, 4, 0.85, 2.2),
-    dot.Tile(64, 64, 32, 4): Speed(0.629, 4, 0.75, 2.2),
-    dot.Tile(32, 64, 32, 4): Speed(0.550, 6, 0.83, 2.2),
-    dot.Tile(32, 32, 32, 2): Speed(0.469, 10, 0.83, 2.2),
-    dot.Tile(16, 128, 32, 4): Speed(0.545, 5, 0.78, 2.2),
-    dot.Tile(16, 32, 64, 2): Speed(0.436, 8, 0.81, 2.2),
+SPEEDS: dict[dot.Tile | fma.Tile, Speed] = {
+    fma.Tile(128, 256): Speed(0.835, 1, 1.0, 12.0, 1.04),
+    fma.Tile(64, 256): Speed(0.801, 2, 0.66, 8.1, 1.035),
+    fma.Tile(256, 64): Speed(0.819, 2, 0.71, 8.1, 1.31),
+    fma.Tile(128, 128): Speed(0.786, 2, 0.65, 8.1, 1.07),
+    fma.Tile(64, 128, TM=8): Speed(0.795, 4, 0.80, 8.1, 1.08),
+    fma.Tile(128, 64, TM=8): Speed(0.79, 4, 0.76, 8.1, 1.28),
+    dot.Tile(64, 128, 32, 8): Speed(0.663, 3, 0.95, 2.2, 2.6),
+    dot.Tile(32, 128, 32, 4): Speed(0.663, 4, 0.85, 2.2, 2.6),
+    dot.Tile(64, 64, 32, 4): Speed(0.629, 4, 0.75, 2.2, 2.6),
+    dot.Tile(32, 64, 32, 4): Speed(0.550, 6, 0.83, 2.2, 3.6),
+    dot.Tile(32, 32, 32, 2): Speed(0.469, 10, 0.83, 2.2, 3.6),
+    dot.Tile(16, 128, 32, 4): Speed(0.545, 5, 0.78, 2.2, 3.6),
+    dot.Tile(16, 32, 64, 2): Speed(0.436, 8, 0.81, 2.2, 3.6),
 }
 LAUNCH_US = 0.8
-STEP_US = 4.0  # a launch more: to move an operand, to add parts
+STEP_US = 3.0  # a launch more: to move an operand, to add parts
 BYTES_PER_US_AND_SM = 4.1e6 / 132
-STEP_BYTES_PER_US_AND_SM = 3.1e6 / 132
-B_ALONG_K = 2.6  # times that `dot` takes where B is contiguous along K
+STEP_BYTES_PER_US_AND_SM = 3.7e6 / 132
+CUT = 1.1  # times: a K in order is worth that much, and the model flatters short programs
 PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
 SHORTEST = 64  # part of K
 
@@ -117,59 +118,69 @@ def _plan(shape: Shape, gpu: Gpu | None) -> Plan:
     if gpu is None:
         tile = next((t for t in dot.TILES if t.BLOCK_M <= shape.M and t.BLOCK_N <= shape.N), dot.TILES[-1])
         return Plan(tile, "the largest tile of dot that the output fills: Triton's interpreter", shape.K)
-    return min(candidates(shape, gpu), key=lambda c: c[0])[1]
+    us, best = min(candidates(shape, gpu), key=lambda candidate: candidate[0])
+    return replace(best, why=f"{us:,.0f} us predicted: {best.why}")
 
 
 def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
     """Every plan that may serve `shape`, after the microseconds it is predicted to take."""
-    arch = ARCHS.get(gpu.capability)
-    lanes = arch.fp32_lanes if arch else 128
-    flops_per_us = 2e-3 * lanes * gpu.max_clock_mhz * 1e3  # an SM's
     for turned in (False, True):
         s = shape.transposed() if turned else shape
-        bytes_moved = 4 * s.batches * (s.M * s.K + s.K * s.N + s.M * s.N)
-        memory_us = bytes_moved / (BYTES_PER_US_AND_SM * gpu.sms)
         if s.N <= rows.MAX_COLS and s.a_along_k and s.M >= 64 and s.K >= 256:
-            tile = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])
-            move_us = 0.0 if s.b_along_k else STEP_US
-            yield LAUNCH_US + memory_us + move_us, Plan(tile, "a few columns: as fast as A can be read", s.K, turned)
+            few = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])
+            us = LAUNCH_US + _memory_us(s, gpu) + (0.0 if s.b_along_k else STEP_US)
+            yield us, Plan(few, "a few columns, as fast as A can be read", s.K, turned)
         for tile, speed in SPEEDS.items():
-            relay_b = False
-            move, slower = 0, 1.0
             if isinstance(tile, fma.Tile):
                 if not available or gpu.capability < 80 or min(s.M, s.N) <= 16:
                     continue
-                move = 0 if s.a_along_k or s.a_along_m else s.M * s.K
-                move += 0 if s.b_along_n else s.N * s.K
+                along_k, moved = s.a_along_k, s.M * s.K
+                always = (0 if s.b_along_n else s.N * s.K) + (0 if s.a_along_k or s.a_along_m else s.M * s.K)
             elif turned and s.M >= s.N:
                 continue
-            elif s.b_along_k:
-                relay_b = s.M > 32
-                move, slower = (s.N * s.K, 1.0) if relay_b else (0, B_ALONG_K)
-            move_us = STEP_US * (move > 0) + 8 * s.batches * move / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
-            tiles = s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N)
-            for depth in depths(s.K, tiles, tile.BLOCK_K, gpu.sms):
-                parts = cdiv(s.K, depth) if depth else 1
-                per_sm = cdiv(tiles * parts, gpu.sms)
-                active = min(per_sm, speed.resident)
-                share = speed.alone + (1 - speed.alone) * (active - 1) / max(speed.resident - 1, 1)
-                work = 2 * tile.BLOCK_M * tile.BLOCK_N * cdiv(depth, tile.BLOCK_K) * tile.BLOCK_K
-                compute_us = per_sm * work * slower / (flops_per_us * speed.rate * share)
-                compute_us += speed.start_us * cdiv(per_sm, speed.resident)
-                us = LAUNCH_US + max(compute_us, memory_us) + move_us
-                if parts > 1:
-                    us += STEP_US + 8 * parts * s.batches * s.M * s.N / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
-                why = f"{us:,.0f} us predicted: {per_sm} programs on an SM" + (
-                    f", K cut into {parts} parts" if parts > 1 else ""
-                )
-                yield us, Plan(tile, why, depth, turned, relay_b)
+            else:
+                along_k, moved, always = s.b_along_k, s.N * s.K, 0
+            for relay in (False, True) if along_k else (False,):
+                step_us = _step_us(always + (moved if relay else 0), s, gpu)
+                slower = speed.slower if along_k and not relay else 1.0
+                for depth in depths(s, tile, gpu):
+                    us, per_sm, parts = _program_us(s, tile, depth, gpu)
+                    total = LAUNCH_US + max(us * slower, _memory_us(s, gpu)) + step_us
+                    if parts > 1:
+                        total = CUT * (total + _step_us(parts * s.M * s.N, s, gpu))
+                    why = f"{per_sm} programs on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
+                    yield total, Plan(tile, why, depth, turned, relay)
 
 
-def depths(K: int, tiles: int, block_k: int, sms: int) -> list[int]:
-    """K itself, and the shares of it that give each SM so many programs where `tiles` of C do not."""
-    out = {K: None}
+def depths(s: Shape, tile: dot.Tile | fma.Tile, gpu: Gpu) -> list[int]:
+    """K itself, and the shares of it that give each SM so many programs where the tiles of C alone do not."""
+    tiles = s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N)
+    out = {s.K}
     for programs in PROGRAMS_PER_SM:
-        depth = cdiv(cdiv(K, max(1, programs * sms // tiles)), 32) * 32 if tiles else K
-        if SHORTEST <= depth < K:
-            out[max(depth, block_k)] = None
-    return list(out)
+        depth = cdiv(cdiv(s.K, max(1, programs * gpu.sms // max(tiles, 1))), 32) * 32
+        if SHORTEST <= depth < s.K:
+            out.add(max(depth, tile.BLOCK_K))
+    return sorted(out)
+
+
+def _program_us(s: Shape, tile: dot.Tile | fma.Tile, depth: int, gpu: Gpu) -> tuple[float, int, int]:
+    """What the SM with the most programs needs, how many these are, and the parts of K."""
+    arch, speed = ARCHS.get(gpu.capability), SPEEDS[tile]
+    flops_per_us = 2e-6 * (arch.fp32_lanes if arch else 128) * gpu.max_clock_mhz * 1e6  # an SM's
+    parts = cdiv(s.K, depth) if depth else 1
+    per_sm = cdiv(s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N) * parts, gpu.sms)
+    together = min(per_sm, speed.resident)
+    share = speed.alone + (1 - speed.alone) * (together - 1) / max(speed.resident - 1, 1)
+    flops = 2 * tile.BLOCK_M * tile.BLOCK_N * cdiv(depth, tile.BLOCK_K) * tile.BLOCK_K
+    us = per_sm * flops / (flops_per_us * speed.rate * share) + speed.start_us * cdiv(per_sm, speed.resident)
+    return us, per_sm, parts
+
+
+def _memory_us(s: Shape, gpu: Gpu) -> float:
+    """Each operand and the result once."""
+    return 4 * s.batches * (s.M * s.K + s.K * s.N + s.M * s.N) / (BYTES_PER_US_AND_SM * gpu.sms)
+
+
+def _step_us(elements: int, s: Shape, gpu: Gpu) -> float:
+    """A launch that reads and writes so many elements a product; 0 for none."""
+    return STEP_US + 8 * s.batches * elements / (STEP_BYTES_PER_US_AND_SM * gpu.sms) if elements else 0.0

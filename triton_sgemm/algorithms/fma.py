@@ -14,16 +14,15 @@ Loads per output: K (1/128 + 1/256) = 2K/171 from global memory. 43 FLOP/byte. F
 * FMAs are written as PTX: LLVM would gather them into vectors and lose the order.
 
 Both tiles lie K-major in shared memory. An operand that does so in global memory, on 16 bytes, is copied 16 bytes at a
-time; one that is contiguous along K, one element at a time, interleaved by INTERLEAVE rows so that a warp's stores take 32
-banks; any other too, but slowly: `relay` moves it first where that pays (plan.py decides).
-Measured: docs/worklog/006. Twin: reference_cuda/async_ring.cu.
+time. An A that is contiguous along K may be copied one element at a time, 16 rows side by side so that a warp's stores
+take 32 banks; that is up to a quarter slower. Anything else is moved by `relay` first (plan.py decides).
+Measured: docs/worklog/006-outer-products.md. Twin: reference_cuda/async_ring.cu.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 from triton.experimental import gluon
@@ -199,10 +198,10 @@ def outer_product(a, b, acc, TM: gl.constexpr, TN: gl.constexpr, OWNED: gl.const
 
 
 @gluon.jit
-def fetch(As, Bs, a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left):
+def fetch(As, Bs, a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left, WHOLE: gl.constexpr):
     """Starts to copy a tile of A and one of B; what lies outside, or beyond the `left` elements of K, becomes 0."""
-    async_load(As, a_ptrs, mask=in_m & (a_k < left))
-    async_load(Bs, b_ptrs, mask=in_n & (b_k < left))
+    async_load(As, a_ptrs, mask=left > 0 if WHOLE else in_m & (a_k < left))
+    async_load(Bs, b_ptrs, mask=left > 0 if WHOLE else in_n & (b_k < left))
     commit_group()
 
 
@@ -213,13 +212,15 @@ def fma_kernel(
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr,
+    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     FRAGMENTS: gl.constexpr = fragments(BLOCK_M, BLOCK_N, TM, TN)
     OWNED: gl.constexpr = owned(BLOCK_M, BLOCK_N, TM, TN)
     COPY_A: gl.constexpr = copies_of_a(BLOCK_M, gl.num_warps(), A_ALONG_K)
     COPY_B: gl.constexpr = copies(BLOCK_N, gl.num_warps())
-    SHARED_A: gl.constexpr = k_major(BLOCK_M, BLOCK_K, 16 if A_ALONG_K else BLOCK_M)  # 16: a warp's stores take 32 banks
+    SHARED_A: gl.constexpr = k_major(
+        BLOCK_M, BLOCK_K, 16 if A_ALONG_K else BLOCK_M
+    )  # 16: a warp's stores take 32 banks
     SHARED_B: gl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0])
 
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
@@ -274,11 +275,11 @@ def fma_kernel(
     # fill the ring but for one stage, and read the first fragments
     As = ()
     Bs = ()
-    for s in gl.static_range(STAGES):
+    for _s in gl.static_range(STAGES):
         As = As + (gl.allocate_shared_memory(gl.float32, [BLOCK_M, BLOCK_K], SHARED_A),)
         Bs = Bs + (gl.allocate_shared_memory(gl.float32, [BLOCK_K, BLOCK_N], SHARED_B),)
     for s in gl.static_range(STAGES - 1):
-        fetch(As[s], Bs[s], a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, K - s * BLOCK_K)
+        fetch(As[s], Bs[s], a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, K - s * BLOCK_K, WHOLE)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
     wait_group(STAGES - 2)
@@ -288,14 +289,15 @@ def fma_kernel(
 
     # walk K, once around the ring at a time, so that a stage's place is known: refill, multiply, advance
     acc = ()
-    for _ in gl.static_range(TM):
+    for _i in gl.static_range(TM):
         acc = acc + (gl.zeros((BLOCK_M // TM, BLOCK_N // TN, TN), gl.float32, OWNED),)
     for i in range(0, (K - 1) // BLOCK_K + 1, STAGES):
         for s in gl.static_range(STAGES):
             left = K - (i + s + STAGES - 1) * BLOCK_K
             fetch(
-                As[(s + STAGES - 1) % STAGES], Bs[(s + STAGES - 1) % STAGES], a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left
-            )
+                As[s - 1 if s else STAGES - 1], Bs[s - 1 if s else STAGES - 1],
+                a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left, WHOLE,
+            )  # fmt: skip
             a_ptrs += step * stride_ak
             b_ptrs += step * stride_bk
             for k in gl.static_range(BLOCK_K):
@@ -333,11 +335,6 @@ def fma_kernel(
         gl.store(out_ptr + row.to(gl.int64) * stride_om + col.to(gl.int64) * stride_on, value, mask=inside)
 
 
-def options(tile: Tile, a_along_k: bool) -> dict[str, Any]:
-    """The kernel's keyword arguments."""
-    return asdict(tile) | {"A_ALONG_K": a_along_k, "num_warps": tile.num_warps}
-
-
 def programs(p: Problem, tile: Tile) -> int:
     """How many tiles the problem's output has."""
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
@@ -352,14 +349,16 @@ def launch(
     tile: Tile,
     depth: int | None = None,
     stride_part: int = 0,
+    relay_a: bool = False,
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
+    `relay_a` moves A first even where it could be read along K, which is slower.
     An operand that the kernel does not read where it lies is moved first, into memory of its own: twice its bytes.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []
-    a_along_k = reads_along_k(p)
+    a_along_k = not relay_a and reads_along_k(p)
     if not a_along_k and not relay.in_place(p, a):
         p, a, move = relay.moved(p, a)
         before.append(move)
@@ -376,7 +375,12 @@ def launch(
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
     )  # fmt: skip
     parts = max(cdiv(p.K, depth), 1)
-    form = {"HAS_C": p.c_strides is not None, **options(tile, a_along_k)}
+    form = asdict(tile) | {
+        "HAS_C": p.c_strides is not None,
+        "A_ALONG_K": a_along_k,
+        "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
+        "num_warps": tile.num_warps,
+    }
     return Launch(fma_kernel, parts * programs(p, tile), args, form, tuple(before))
 
 

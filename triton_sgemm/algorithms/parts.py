@@ -1,7 +1,7 @@
 """Adds up the parts of a product whose K was cut: out = alpha * (the sum of the parts) + beta * C.
 
-Where M and N are small and K is deep, C has too few tiles to fill a GPU. Then programs share a tile's K, each writes its
-part to memory, and this adds them in a fixed order: the same bits from run to run.
+Where M and N are small and K is deep, C has too few tiles to fill a GPU. Then programs share a tile's K, each writes
+its part to memory, and this adds them in a fixed order: the same bits from run to run.
 """
 
 from __future__ import annotations

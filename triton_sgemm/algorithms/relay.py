@@ -60,7 +60,7 @@ def in_place(p: Problem, a: Tensor) -> bool:
     *rest, stride_am, stride_ak = p.a_strides
     if stride_am != 1 or a.data_ptr() % 16 or any(s % 4 for s in (*rest, stride_ak)):
         return False
-    end = a.storage_offset() + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) + 1
+    end = int(a.storage_offset()) + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) + 1
     return p.M % 4 == 0 or 4 * cdiv(end, 4) * 4 <= a.untyped_storage().nbytes()
 
 

@@ -2,9 +2,10 @@
 
 Such a product reads A once and does little with it, so that all that counts is to read it well. One program takes
 BLOCK_M rows of A, BLOCK_K elements at a time as they lie in memory, and COLS columns of B, which lie along K too
-(`relay` moves them there: they are few). A thread multiplies what it holds of A by what it holds of each column and adds
-up along K; at the end the threads add up their sums in a fixed order: the same bits from run to run, though not those
-of a sum with K in order. Every product is a float32 fused multiply-add. Plain Triton, any GPU and the interpreter.
+(`relay` moves them there: they are few). A thread multiplies what it holds of A by what it holds of each column and
+adds up along K; at the end the threads add up their sums in a fixed order: the same bits from run to run, though not
+those of a sum with K in order. Every product is a float32 fused multiply-add. Plain Triton: any GPU, and the
+interpreter.
 """
 
 from __future__ import annotations
