@@ -16,6 +16,7 @@ NATIVE = "a CUDA GPU is here, so that Triton runs natively and does not interpre
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="a test skipped for want of a GPU fails")
+    parser.addoption("--arch", action="append", type=int, help="compile for this compute capability, not for all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -180,9 +180,9 @@ def test_second_device() -> None:
     a, b = torch.randn(128, 96, device="cuda:1"), torch.randn(96, 64, device="cuda:1")
     assert torch.cuda.current_device() == 0
     assert right(matmul(a, b), a, b)
-    a, b = torch.randn(256, 128, device="cuda:1"), torch.randn(128, 384, device="cuda:1")  # every rung takes them
+    a, b = torch.randn(256, 256, device="cuda:1"), torch.randn(256, 512, device="cuda:1")  # every rung takes them
     for rung in RUNGS:
-        out = torch.full((256, 384), float("nan"), device="cuda:1")
+        out = torch.full((256, 512), float("nan"), device="cuda:1")
         loader.run(rung, a, b, out)
         assert right(out, a, b)
     assert torch.cuda.current_device() == 0

@@ -79,8 +79,12 @@ def test_clean(check: str, tmp_path: Path) -> None:
     assert "ERROR SUMMARY: 0 errors" in report or "0 hazards displayed (0 errors" in report, report
 
 
+# async_ring's waits and barriers are taken out one by one in test_cuda_on_cpu.py: it is not known here whether
+# racecheck follows cp.async
 @pytest.mark.parametrize("barrier", [0, 1])
-@pytest.mark.parametrize("rung", [rung for rung in RUNGS if BARRIER in rung.source], ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    "rung", [r for r in RUNGS if BARRIER in r.source and "cp.async" not in r.source], ids=lambda r: r.name
+)
 def test_racecheck_sees_a_missing_barrier(rung: Rung, barrier: int, tmp_path: Path) -> None:
     assert rung.source.count(BARRIER) == 2
     report = sanitize("racecheck", (rung,), tmp_path, without_barrier=barrier)

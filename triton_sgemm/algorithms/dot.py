@@ -126,6 +126,11 @@ def programs(p: Problem, tile: Tile) -> int:
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
 
 
+def reads_b_along_k(p: Problem, tile: Tile) -> bool:
+    """Whether a B that is contiguous along K is read where it lies: if not, its pointers would spill."""
+    return p.b_strides[-2] == 1 and tile.BLOCK_K <= 32 and len(p.batch) <= 1
+
+
 def launch(
     p: Problem,
     a: Tensor,
@@ -139,13 +144,17 @@ def launch(
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
-    `relay_b` moves B first, so that its rows are contiguous.
+    An operand that is contiguous along neither dimension is moved first; `relay_b` moves B even where its columns are.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
-    before: tuple[Launch, ...] = ()
-    if relay_b:
+    before: list[Launch] = []
+    if 1 not in p.a_strides[-2:]:
+        p, a, move = relay.moved(p, a)
+        before.append(move)
+    if relay_b or not (p.b_strides[-1] == 1 or reads_b_along_k(p, tile)):
         turned, b, move = relay.moved(p.transposed(), b)
-        p, before = turned.transposed(), (move,)
+        p = turned.transposed()
+        before.append(move)
     c_strides = p.c_strides or p.out_strides
     depth = depth or max(p.K, 1)
     args = (
@@ -156,7 +165,7 @@ def launch(
     )  # fmt: skip
     parts = max(cdiv(p.K, depth), 1)
     options = {"HAS_C": p.c_strides is not None, **tile.options}
-    return Launch(dot_kernel, parts * programs(p, tile), args, options, before)
+    return Launch(dot_kernel, parts * programs(p, tile), args, options, tuple(before))
 
 
 VARIANTS = tuple(
