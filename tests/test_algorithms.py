@@ -18,7 +18,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT", "gaps", "offset", "steps")
 
 
 def operand(rows_: int, cols: int, layout: str, device: str, *batch: int) -> Tensor:
-    """A random matrix whose surroundings are NaN."""
+    """A random matrix; what lies between its elements is NaN."""
     shape = {"gaps": (rows_ + 1, cols + 3), "steps": (2 * rows_, 3 * cols), "T": (cols, rows_)}.get(
         layout, (rows_, cols)
     )
@@ -72,14 +72,24 @@ def test_relay_moves_a_broadcast_operand_once(device: str) -> None:
     moved, room, launch = relay.moved(p, a)
     launch.run(a.device)
     assert room.numel() <= 40 * 64 and set(moved.a_strides[:-2]) <= {0}
+    assert torch.equal(room.reshape(40, -1)[:, :33], a[0, 0].mT)
+
+
+def test_an_empty_result_launches_nothing(device: str) -> None:
+    everywhere = torch.randn(1, device=device)  # a broadcast operand, in a batch of none
+    for tile in (dot.TILES[-1], rows.TILES[0]):
+        for relay_first in (False, True):
+            a, b = torch.randn(0, 5, 40, device=device), everywhere.expand(0, 40, 40)
+            out = torch.empty(0, 5, 40, device=device)
+            execute(Plan(tile, "", 40, relay=relay_first), problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("depth", [64, 96, 352, 700])
+@pytest.mark.parametrize("depth", [32, 96, 352, 700])  # 22 parts, more than are added at a time, to one
 def test_parts_of_k(depth: int, transposed: bool, device: str) -> None:
     a, b = torch.randn(2, 33, 700, device=device), torch.randn(2, 700, 17, device=device)
     c = torch.randn(33, 17, device=device).expand(2, 33, 17)
-    for tile in (dot.TILES[-1], dot.TILES[-3]):
+    for tile in (dot.TILES[-2], dot.TILES[-3]):
         out = computed(Plan(tile, "", depth, transposed, relay=transposed), a, b, -0.5, 2.0, c)
         assert errors(out, reference(a, b, -0.5, 2.0, c)).within(random_bound(700))
         assert errors(computed(Plan(tile, "", depth, transposed), a, b), reference(a, b)).within(random_bound(700))

@@ -235,7 +235,6 @@ def test_plan_picks_what_was_fastest() -> None:  # docs/worklog/007
     assert all(p.in_order(n) for n, p in square.items())
     assert planned(16, 65536, 4096).name == "dot_16x128x32"
     assert planned(4096, 1, 4096).name == "rows_4x1x512" and not planned(4096, 1, 4096).in_order(4096)
-    assert planned(4096, 64, 64, batch=64).in_order(64)
 
 
 def test_plan_cuts_a_deep_k() -> None:
@@ -249,7 +248,7 @@ def test_plan_moves_the_smaller_operand() -> None:
     assert tokens.transposed and tokens.name.startswith("fma")
     assert planned(8, 4096, 4096, "NT").name == "rows_4x8x512"
     small = planned(512, 512, 512, "NT")
-    assert small.relay or small.transposed
+    assert small.name.startswith("dot") and small.relay and not small.transposed
 
 
 def test_plan_serves_what_it_does_not_know() -> None:
@@ -257,7 +256,8 @@ def test_plan_serves_what_it_does_not_know() -> None:
     x = torch.empty(4096, 4096, device="meta")
     assert plan(problem(x, x, None, x, 1.0, 0.0), old).name.startswith("dot")
     for M, N, K in ((0, 5, 5), (5, 0, 5), (5, 5, 0), (1, 1, 1), (2**30, 1, 1)):
-        assert planned(M, N, K).depth >= 0
+        assert planned(M, N, K).in_order(K)
+    assert planned(64, 1, 5_000_000).name.startswith("dot")  # too few rows to keep the memory busy
 
 
 def test_more_programs_than_a_grid_holds_raise() -> None:

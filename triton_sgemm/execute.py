@@ -17,6 +17,8 @@ from .problem import Problem
 
 def execute(plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
     """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream."""
+    if out.numel() == 0:
+        return
     if plan.transposed:
         p, a, b = p.transposed(), b, a
     if isinstance(plan.tile, rows.Tile):

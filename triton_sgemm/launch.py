@@ -38,8 +38,6 @@ class Launch:
 
         Raises ValueError for more programs than a grid holds: CUDA would silently run none of them.
         """
-        for earlier in self.before:
-            earlier.run(device)
         if self.programs > MAX_PROGRAMS:
             raise ValueError(
                 f"the product needs {self.programs} tiles but one launch holds {MAX_PROGRAMS}; "
@@ -47,6 +45,8 @@ class Launch:
             )
         if self.programs == 0:
             return
+        for earlier in self.before:
+            earlier.run(device)
         if device.type != "cuda":  # the interpreter
             self.kernel[(self.programs,)](*self.args, **self.options)
             return

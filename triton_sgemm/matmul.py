@@ -21,9 +21,11 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, precision: str | 
 
     Shapes    a (..., M, K) or (K,), b (..., K, N) or (K,); batch dimensions broadcast, without copies.
               Any strides, any size from 0 up.
-    Computes  float32 CUDA operands: every step one float32 fused multiply-add, K in order, for each
-              `precision` so far: None (what `torch.backends.cuda.matmul.fp32_precision` says),
-              "ieee", "fp32" or "tf32". Autocast does not change that.
+    Computes  float32 CUDA operands: every step one float32 fused multiply-add, for each `precision` so far:
+              None (what `torch.backends.cuda.matmul.fp32_precision` says), "ieee", "fp32" or "tf32".
+              Autocast does not change that. K in order; where there are few outputs for a deep K, and where
+              N or M is 16 or less, in parts that are added in a fixed order. The same call gives the same bits.
+              An operand may be moved first, into as much memory as it takes itself.
               CPU tensors, other dtypes, tensor subclasses, operands that require a gradient, and calls
               under torch.compile, vmap or a tracer are given to `torch.matmul`.
     Returns   float32 (..., M, N), contiguous, on the operands' device; or `out`, its strides kept.

@@ -76,41 +76,50 @@ LAUNCH_US = 0.8
 STEP_US = 3.0  # a launch more: to move an operand, to add parts
 BYTES_PER_US_AND_SM = 4.1e6 / 132
 STEP_BYTES_PER_US_AND_SM = 3.7e6 / 132
+FEW_FILLED = 2.5  # programs of `rows` an SM that keep the memory busy
 CUT = 1.1  # times: a K in order is worth that much, and the model flatters short programs
 PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
 SHORTEST = 64  # part of K
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Along which of its dimensions a matrix is contiguous: along K, along M or N on 16 bytes, along either at all."""
+
+    along_k: bool
+    aligned: bool
+    readable: bool
+
+    @classmethod
+    def of(cls, size: int, stride: int, stride_k: int, batch: tuple[int, ...]) -> Operand:
+        """For the strides of a matrix, (size, K), and of its batch."""
+        along_k = stride_k == 1 and (stride != 1 or size == 1)
+        quads = stride == 1 and all(s % 4 == 0 for s in (*batch, stride_k))
+        return cls(along_k, quads, 1 in (stride, stride_k) or 0 in (stride, stride_k))
+
+
+@dataclass(frozen=True)
 class Shape:
-    """What a plan depends on: the sizes, and along which dimensions the operands are contiguous."""
+    """What a plan depends on."""
 
     batches: int
     M: int
     N: int
     K: int
-    a_along_k: bool
-    a_along_m: bool
-    b_along_k: bool
-    b_along_n: bool
+    a: Operand
+    b: Operand
 
     def transposed(self) -> Shape:
         """That of C' = B' @ A'."""
-        return Shape(
-            self.batches, self.N, self.M, self.K, self.b_along_k, self.b_along_n, self.a_along_k, self.a_along_m
-        )
+        return Shape(self.batches, self.N, self.M, self.K, self.b, self.a)
 
 
 def plan(problem: Problem, gpu: Gpu | None) -> Plan:
     """Chooses for a problem and a GPU (None: the interpreter, which runs what is Triton and takes the largest tile)."""
     p = problem
     (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
-    quads_a = all(s % 4 == 0 for s in (*p.a_strides[:-2], ak))
-    quads_b = all(s % 4 == 0 for s in (*p.b_strides[:-2], bk))
-    shape = Shape(
-        p.batches, p.M, p.N, p.K, ak == 1 and am != 1, am == 1 and quads_a, bk == 1 and bn != 1, bn == 1 and quads_b
-    )
-    return _plan(shape, gpu)
+    a, b = Operand.of(p.M, am, ak, p.a_strides[:-2]), Operand.of(p.N, bn, bk, p.b_strides[:-2])
+    return _plan(Shape(p.batches, p.M, p.N, p.K, a, b), gpu)
 
 
 @lru_cache(4096)
@@ -126,20 +135,22 @@ def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
     """Every plan that may serve `shape`, after the microseconds it is predicted to take."""
     for turned in (False, True):
         s = shape.transposed() if turned else shape
-        if s.N <= rows.MAX_COLS and s.a_along_k and s.M >= 64 and s.K >= 256:
-            few = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])
-            us = LAUNCH_US + _memory_us(s, gpu) + (0.0 if s.b_along_k else STEP_US)
+        few = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])
+        filled = rows.programs(s.batches, s.M, s.N, few) >= FEW_FILLED * gpu.sms
+        if s.N <= rows.MAX_COLS and s.a.along_k and s.K >= 256 and filled:
+            us = LAUNCH_US + _memory_us(s, gpu) + (0.0 if s.b.along_k else STEP_US)
             yield us, Plan(few, "a few columns, as fast as A can be read", s.K, turned)
         for tile, speed in SPEEDS.items():
             if isinstance(tile, fma.Tile):
                 if not available or gpu.capability < 80 or min(s.M, s.N) <= 16:
                     continue
-                along_k, moved = s.a_along_k, s.M * s.K
-                always = (0 if s.b_along_n else s.N * s.K) + (0 if s.a_along_k or s.a_along_m else s.M * s.K)
+                along_k, moved = s.a.along_k, s.M * s.K
+                always = (0 if s.b.aligned else s.N * s.K) + (0 if s.a.along_k or s.a.aligned else s.M * s.K)
             elif turned and s.M >= s.N:
                 continue
             else:
-                along_k, moved, always = s.b_along_k, s.N * s.K, 0
+                along_k, moved = s.b.along_k, s.N * s.K
+                always = (0 if s.b.readable else s.N * s.K) + (0 if s.a.readable else s.M * s.K)
             for relay in (False, True) if along_k else (False,):
                 step_us = _step_us(always + (moved if relay else 0), s, gpu)
                 slower = speed.slower if along_k and not relay else 1.0

@@ -1,7 +1,7 @@
 """Strict float32 in plain Triton, on any GPU and in Triton's interpreter.
 
 One program computes a BLOCK_M x BLOCK_N tile of C. Every product is a float32 fused multiply-add
-(`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order.
+(`input_precision="ieee"`: `tl.dot` would otherwise round its operands to TF32), K in order within a part of it.
 With the largest tile, 64x128x32 and 8 warps, a thread owns 32 outputs and an output costs K (1/64 + 1/128) = 2K/85
 global loads (21 FLOP/byte); `num_stages` tiles are in flight behind the arithmetic.
 Programs walk C in strips of GROUP_M tile rows, so that neighbours share A and B in the L2 cache.
@@ -126,9 +126,14 @@ def programs(p: Problem, tile: Tile) -> int:
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
 
 
+def _readable(strides: tuple[int, ...]) -> bool:
+    """Whether a matrix is contiguous along a dimension, or the same all along one."""
+    return 1 in strides[-2:] or 0 in strides[-2:]
+
+
 def reads_b_along_k(p: Problem, tile: Tile) -> bool:
-    """Whether a B that is contiguous along K is read where it lies: if not, its pointers would spill."""
-    return p.b_strides[-2] == 1 and tile.BLOCK_K <= 32 and len(p.batch) <= 1
+    """Whether a B that is contiguous along K is read where it lies: elsewhere its pointers would spill."""
+    return p.b_strides[-1] == 1 or (tile.BLOCK_K <= 32 and len(p.batch) <= 1)
 
 
 def launch(
@@ -144,14 +149,14 @@ def launch(
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
-    An operand that is contiguous along neither dimension is moved first; `relay_b` moves B even where its columns are.
+    An operand of odd strides is moved first; `relay_b` moves B even where its columns are.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []
-    if 1 not in p.a_strides[-2:]:
+    if not _readable(p.a_strides):
         p, a, move = relay.moved(p, a)
         before.append(move)
-    if relay_b or not (p.b_strides[-1] == 1 or reads_b_along_k(p, tile)):
+    if relay_b or not _readable(p.b_strides) or not (p.b_strides[-2] != 1 or reads_b_along_k(p, tile)):
         turned, b, move = relay.moved(p.transposed(), b)
         p = turned.transposed()
         before.append(move)

@@ -22,7 +22,8 @@ Measured: docs/worklog/006-outer-products.md. Twin: reference_cuda/async_ring.cu
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 from torch import Tensor
 from triton.experimental import gluon
@@ -33,9 +34,8 @@ from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import relay
+from ._fma_layouts import LANES_M, LANES_N, copies, copies_of_a, fragments, k_major, owned
 from ._gluon import async_load, barrier, commit_group, wait_group
-
-LANES_M, LANES_N = gl.constexpr(4), gl.constexpr(8)  # how the lanes of a warp stand in the tile
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Tile:
         """Warps a program."""
         return self.BLOCK_M * self.BLOCK_N // (self.TM * self.TN) // 32
 
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The kernel's keyword arguments, but for those of the problem."""
+        return asdict(self) | {"num_warps": self.num_warps}
+
     def __str__(self) -> str:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
 
@@ -67,72 +72,6 @@ TILES = (
     Tile(64, 128, TM=8),
     Tile(128, 64, TM=8),
 )
-
-
-@constexpr_function
-def powers(first, end):
-    """first, 2 * first, .. below end: the bases that count from 0 to end in steps of first."""
-    return [1 << i for i in range((first - 1).bit_length(), (end - 1).bit_length())]
-
-
-@constexpr_function
-def places(BLOCK_M, BLOCK_N, TM, TN):
-    """What lanes and warps own: the bases (row, column), in quads; a warp's tile is LANES_M * TM by LANES_N * TN."""
-    m0, *lanes_m = powers(4, 4 * LANES_M)
-    n0, *lanes_n = powers(4, 4 * LANES_N)
-    warps_m, warps_n = powers(LANES_M * TM, BLOCK_M), powers(LANES_N * TN, BLOCK_N)
-    lanes = [[0, n0], [m0, 0], *([m, 0] for m in lanes_m), *([0, n] for n in lanes_n)]  # neighbours share rows
-    return lanes, [[0, n] for n in warps_n] + [[m, 0] for m in warps_m]
-
-
-@constexpr_function
-def fragments(BLOCK_M, BLOCK_N, TM, TN):
-    """The outputs that a thread owns, and with them the elements of A and of B that it reads at each k."""
-    lanes, warps = places(BLOCK_M, BLOCK_N, TM, TN)
-    rows = powers(1, 4) + powers(4 * LANES_M, LANES_M * TM)
-    cols = powers(1, 4) + powers(4 * LANES_N, LANES_N * TN)
-    registers = [[0, n] for n in cols] + [[m, 0] for m in rows]
-    return gl.DistributedLinearLayout(registers, lanes, warps, [], [BLOCK_M, BLOCK_N])
-
-
-@constexpr_function
-def owned(BLOCK_M, BLOCK_N, TM, TN):
-    """One of a thread's rows: (place along M, place along N, one of TN columns)."""
-
-    def place(base):
-        m, n = base
-        m = m // 4 if m < 4 * LANES_M else m // TM
-        n = n // 4 if n < 4 * LANES_N else n // TN
-        return [m, n, 0]
-
-    lanes, warps = places(BLOCK_M, BLOCK_N, TM, TN)
-    registers = [[0, 0, n] for n in powers(1, TN)]
-    shape = [BLOCK_M // TM, BLOCK_N // TN, TN]
-    return gl.DistributedLinearLayout(registers, [place(b) for b in lanes], [place(b) for b in warps], [], shape)
-
-
-@constexpr_function
-def copies(SIZE, WARPS):
-    """How the threads copy a (BLOCK_K, SIZE) tile, 16 bytes at a time."""
-    lanes = min(32, SIZE // 4)
-    return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [WARPS, 1], order=[1, 0])
-
-
-@constexpr_function
-def copies_of_a(SIZE, WARPS, ALONG_K):
-    """How they copy A's (SIZE, BLOCK_K); along K two adjacent elements of 16 rows: whole sectors of global memory."""
-    if ALONG_K:
-        return gl.BlockedLayout([1, 1], [16, 2], [WARPS, 1], order=[1, 0])
-    lanes = min(32, SIZE // 4)
-    return gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, WARPS], order=[0, 1])
-
-
-@constexpr_function
-def k_major(SIZE, BLOCK_K, TOGETHER):
-    """How a tile of A lies in shared memory: TOGETHER rows side by side at each k, then the next rows."""
-    m, k = [[i, 0] for i in powers(1, SIZE)], [[0, i] for i in powers(1, BLOCK_K)]
-    apart = len(powers(1, TOGETHER))
-    return gl.SharedLinearLayout(m[:apart] + k + m[apart:])
 
 
 @gluon.jit
@@ -375,11 +314,10 @@ def launch(
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
     )  # fmt: skip
     parts = max(cdiv(p.K, depth), 1)
-    form = asdict(tile) | {
+    form = tile.options | {
         "HAS_C": p.c_strides is not None,
         "A_ALONG_K": a_along_k,
         "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
-        "num_warps": tile.num_warps,
     }
     return Launch(fma_kernel, parts * programs(p, tile), args, form, tuple(before))
 

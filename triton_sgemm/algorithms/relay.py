@@ -1,7 +1,7 @@
-"""Moves an operand to where `fma` reads it fastest: K-major, rows of X (M or N) side by side, on 16 bytes.
+"""Moves an operand to where it is read fastest: rows along X side by side, each on 128 bytes (X is M, N or K).
 
 One program moves a BLOCK_X x BLOCK_K tile: it reads along the operand's own contiguous dimension and writes along X
-(Triton turns the tile round in shared memory). 8 bytes an element; at 4096^3 that is 1.5 % of the product.
+(Triton turns the tile round in shared memory). 8 bytes an element; at 4096^3 that is 1.5 % of the product's time.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ interpreter.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -31,6 +33,11 @@ class Tile:
     COLS: int
     BLOCK_K: int
     num_warps: int = 4
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The kernel's keyword arguments."""
+        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.BLOCK_M}x{self.COLS}x{self.BLOCK_K}"
@@ -70,7 +77,7 @@ def rows_kernel(
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
     in_m = tl.arange(0, BLOCK_M) < M - first_m
     a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak  # (BLOCK_M, BLOCK_K)
-    b_ptrs = b_ptr + first_n.to(tl.int64) * stride_bn + offs_k * stride_bk  # (BLOCK_K,)
+    b_ptrs = b_ptr + offs_k * stride_bk  # (BLOCK_K,)
     step = tl.cast(BLOCK_K, tl.int64)
 
     # walk K: load, multiply, advance
@@ -82,7 +89,8 @@ def rows_kernel(
         a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
         sums = ()
         for j in tl.static_range(COLS):
-            b = tl.load(b_ptrs + j * stride_bn, mask=in_k & (first_n + j < N), other=0.0)
+            col = tl.minimum(first_n + j, N - 1)  # beyond the last: the last again, and not written
+            b = tl.load(b_ptrs + col.to(tl.int64) * stride_bn, mask=in_k, other=0.0)
             sums = sums + (tl.fma(a, b[None, :], acc[j]),)
         acc = sums
         a_ptrs += step * stride_ak
@@ -90,13 +98,18 @@ def rows_kernel(
 
     # write alpha * the sum + beta * C, column by column
     for j in tl.static_range(COLS):
-        col = (first_n + j).to(tl.int64)
-        inside = in_m & (col < N)
+        cols = first_n.to(tl.int64) + j + tl.zeros((BLOCK_M,), tl.int64)
+        inside = in_m & (cols < N)
         value = alpha * tl.sum(acc[j], axis=1)
         if HAS_C:
-            c = tl.load(c_ptr + offs_m * stride_cm + col * stride_cn, mask=inside)
+            c = tl.load(c_ptr + offs_m * stride_cm + cols * stride_cn, mask=inside)
             value = tl.fma(c, beta, value)
-        tl.store(out_ptr + offs_m * stride_om + col * stride_on, value, mask=inside)
+        tl.store(out_ptr + offs_m * stride_om + cols * stride_on, value, mask=inside)
+
+
+def programs(batches: int, M: int, N: int, tile: Tile) -> int:
+    """How many programs an output of this size takes."""
+    return batches * cdiv(M, tile.BLOCK_M) * cdiv(N, tile.COLS)
 
 
 def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
@@ -113,6 +126,5 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile
         p.batch[::-1], p.a_strides[-3::-1], b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *p.a_strides[-2:], *b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
-    options = {"HAS_C": p.c_strides is not None, **asdict(tile)}
-    programs = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.COLS)
-    return Launch(rows_kernel, programs, args, options, before)
+    options = {"HAS_C": p.c_strides is not None, **tile.options}
+    return Launch(rows_kernel, programs(p.batches, p.M, p.N, tile), args, options, before)
