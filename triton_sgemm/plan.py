@@ -77,7 +77,7 @@ STEP_US = 3.0  # a launch more: to move an operand, to add parts
 BYTES_PER_US_AND_SM = 4.1e6 / 132
 STEP_BYTES_PER_US_AND_SM = 3.7e6 / 132
 FEW_FILLED = 2.5  # programs of `rows` an SM that keep the memory busy
-CUT = 1.1  # times: a K in order is worth that much, and the model flatters short programs
+CUT = 1.08  # times: a K in order is worth that much, and the model flatters short programs
 PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
 SHORTEST = 64  # part of K
 
