@@ -84,7 +84,7 @@ SHORTEST = 64  # part of K
 
 @dataclass(frozen=True)
 class Operand:
-    """Along which of its dimensions a matrix is contiguous: along K, along M or N on 16 bytes, along either at all."""
+    """How a matrix lies: contiguous along K; along M or N, every row on 16 bytes; so that `dot` reads it as it is."""
 
     along_k: bool
     aligned: bool
@@ -95,7 +95,7 @@ class Operand:
         """For the strides of a matrix, (size, K), and of its batch."""
         along_k = stride_k == 1 and (stride != 1 or size == 1)
         quads = stride == 1 and all(s % 4 == 0 for s in (*batch, stride_k))
-        return cls(along_k, quads, 1 in (stride, stride_k) or 0 in (stride, stride_k))
+        return cls(along_k, quads, dot.readable((stride, stride_k)))
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def depths(s: Shape, tile: dot.Tile | fma.Tile, gpu: Gpu) -> list[int]:
 def _program_us(s: Shape, tile: dot.Tile | fma.Tile, depth: int, gpu: Gpu) -> tuple[float, int, int]:
     """What the SM with the most programs needs, how many these are, and the parts of K."""
     arch, speed = ARCHS.get(gpu.capability), SPEEDS[tile]
-    flops_per_us = 2e-6 * (arch.fp32_lanes if arch else 128) * gpu.max_clock_mhz * 1e6  # an SM's
+    flops_per_us = 2 * (arch.fp32_lanes if arch else 128) * gpu.max_clock_mhz  # an SM's
     parts = cdiv(s.K, depth) if depth else 1
     per_sm = cdiv(s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N) * parts, gpu.sms)
     together = min(per_sm, speed.resident)

@@ -126,14 +126,16 @@ def programs(p: Problem, tile: Tile) -> int:
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
 
 
-def _readable(strides: tuple[int, ...]) -> bool:
+def readable(strides: tuple[int, ...]) -> bool:
     """Whether a matrix is contiguous along a dimension, or the same all along one."""
     return 1 in strides[-2:] or 0 in strides[-2:]
 
 
-def reads_b_along_k(p: Problem, tile: Tile) -> bool:
-    """Whether a B that is contiguous along K is read where it lies: elsewhere its pointers would spill."""
-    return p.b_strides[-1] == 1 or (tile.BLOCK_K <= 32 and len(p.batch) <= 1)
+def reads_b(p: Problem, tile: Tile) -> bool:
+    """Whether B is read where it lies. Along K its pointers take registers that deep tiles and two batch dimensions leave no room for."""
+    *_, stride_bk, stride_bn = p.b_strides
+    along_k = stride_bk == 1 and stride_bn != 1
+    return readable(p.b_strides) and (not along_k or (tile.BLOCK_K <= 32 and len(p.batch) <= 1))
 
 
 def launch(
@@ -153,10 +155,10 @@ def launch(
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []
-    if not _readable(p.a_strides):
+    if not readable(p.a_strides):
         p, a, move = relay.moved(p, a)
         before.append(move)
-    if relay_b or not _readable(p.b_strides) or not (p.b_strides[-2] != 1 or reads_b_along_k(p, tile)):
+    if relay_b or not reads_b(p, tile):
         turned, b, move = relay.moved(p.transposed(), b)
         p = turned.transposed()
         before.append(move)

@@ -262,7 +262,7 @@ def fma_kernel(
     )
     n = gl.expand_dims(gl.expand_dims(gl.arange(0, TN, gl.SliceLayout(0, gl.SliceLayout(0, OWNED))), 0), 0)
     for i in gl.static_range(TM):
-        turn = n if i % 2 == 0 else TN - 1 - n
+        turn = n if i % 2 == 0 else TN - 1 - n  # the columns lie in the order of `column`
         j = turn % (TN // 2) * 2 + turn // (TN // 2)
         row = lane_m // LANES_M * (TM * LANES_M) + i // 4 * (4 * LANES_M) + lane_m % LANES_M * 4 + i % 4
         col = lane_n // LANES_N * (TN * LANES_N) + j // 4 * (4 * LANES_N) + lane_n % LANES_N * 4 + j % 4
