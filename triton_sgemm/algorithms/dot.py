@@ -132,7 +132,7 @@ def readable(strides: tuple[int, ...]) -> bool:
 
 
 def reads_b(p: Problem, tile: Tile) -> bool:
-    """Whether B is read where it lies. Along K its pointers take registers that deep tiles and two batch dimensions leave no room for."""
+    """Whether B is read where it lies. Along K its pointers spill in deep tiles and with two batch dimensions."""
     *_, stride_bk, stride_bn = p.b_strides
     along_k = stride_bk == 1 and stride_bn != 1
     return readable(p.b_strides) and (not along_k or (tile.BLOCK_K <= 32 and len(p.batch) <= 1))
