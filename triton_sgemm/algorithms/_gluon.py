@@ -6,9 +6,11 @@ from warnings import warn
 
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 # 3.6 has the second name of each pair; later versions keep some of them, to raise
 async_load = getattr(async_copy, "async_load", None) or getattr(async_copy, "async_copy_global_to_shared", None)
+tma_load = getattr(tma, "async_load", None) or getattr(tma, "async_copy_global_to_shared", None)
 barrier = getattr(gl, "barrier", None) or getattr(gl, "thread_barrier", None)
 commit_group = async_copy.commit_group
 wait_group = async_copy.wait_group

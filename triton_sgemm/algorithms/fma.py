@@ -64,6 +64,20 @@ class Tile:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
 
 
+@dataclass(frozen=True)
+class Marks:
+    """Which M x N pieces of C are to be computed, as the device knows when it comes to it.
+
+    pieces  int32, (products, rows of pieces, columns of pieces): not 0 for those
+    count   int32, one element: how many there are
+    """
+
+    M: int
+    N: int
+    pieces: Tensor
+    count: Tensor
+
+
 TILES = (
     Tile(128, 256),
     Tile(64, 256),
@@ -145,13 +159,26 @@ def fetch(As, Bs, a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left, WHOLE: gl.constexp
 
 
 @gluon.jit
+def any_marked(marks_ptr, pid_m, pid_n, pieces_m, pieces_n, ROWS: gl.constexpr, COLS: gl.constexpr):
+    """Whether any of a tile's ROWS x COLS pieces is marked."""
+    marked = 0
+    for i in gl.static_range(ROWS):
+        for j in gl.static_range(COLS):
+            m = pid_m * ROWS + i
+            n = pid_n * COLS + j
+            marked |= gl.load(marks_ptr + m * pieces_n + n, mask=(m < pieces_m) & (n < pieces_n), other=0)
+    return marked != 0
+
+
+@gluon.jit
 def fma_kernel(
-    a_ptr, b_ptr, c_ptr, out_ptr,
+    a_ptr, b_ptr, c_ptr, out_ptr, marks_ptr,
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
+    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
     FRAGMENTS: gl.constexpr = fragments(BLOCK_M, BLOCK_N, TM, TN)
     OWNED: gl.constexpr = owned(BLOCK_M, BLOCK_N, TM, TN)
@@ -181,6 +208,14 @@ def fma_kernel(
     rows = gl.minimum(tiles_m - strip * GROUP_M, GROUP_M)
     pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
     pid_n = tile % (GROUP_M * tiles_n) // rows
+
+    # where only marked pieces of C are asked for: does this tile hold one?
+    if MARK_M:
+        pieces_m = (M - 1) // MARK_M + 1
+        pieces_n = (N - 1) // MARK_N + 1
+        marks_ptr += gl.program_id(0) // (tiles_m * tiles_n) * pieces_m * pieces_n
+        if not any_marked(marks_ptr, pid_m, pid_n, pieces_m, pieces_n, BLOCK_M // MARK_M, BLOCK_N // MARK_N):
+            return
 
     # which part of K: what is left of z
     first_k = z * depth
@@ -267,6 +302,9 @@ def fma_kernel(
         row = lane_m // LANES_M * (TM * LANES_M) + i // 4 * (4 * LANES_M) + lane_m % LANES_M * 4 + i % 4
         col = lane_n // LANES_N * (TN * LANES_N) + j // 4 * (4 * LANES_N) + lane_n % LANES_N * 4 + j % 4
         inside = (row < M - first_m) & (col < N - first_n)
+        if MARK_M:
+            piece = (first_m + row) // MARK_M * pieces_n + (first_n + col) // MARK_N
+            inside = inside & (gl.load(marks_ptr + piece, mask=inside, other=0) != 0)
         value = alpha * acc[i]
         if HAS_C:
             c = gl.load(c_ptr + row.to(gl.int64) * stride_cm + col.to(gl.int64) * stride_cn, mask=inside)
@@ -289,8 +327,11 @@ def launch(
     depth: int | None = None,
     stride_part: int = 0,
     relay_a: bool = False,
+    marks: Marks | None = None,
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
+
+    With `marks` only the marked pieces of the result are computed and written.
 
     `relay_a` moves A first even where it could be read along K, which is slower.
     An operand that the kernel does not read where it lies is moved first, into memory of its own: twice its bytes.
@@ -299,16 +340,16 @@ def launch(
     before: list[Launch] = []
     a_along_k = not relay_a and reads_along_k(p)
     if not a_along_k and not relay.in_place(p, a):
-        p, a, move = relay.moved(p, a)
+        p, a, move = relay.moved(p, a, marks and marks.count)
         before.append(move)
     if not relay.in_place(p.transposed(), b):
-        turned, b, move = relay.moved(p.transposed(), b)
+        turned, b, move = relay.moved(p.transposed(), b, marks and marks.count)
         p = turned.transposed()
         before.append(move)
     c_strides = p.c_strides or p.out_strides
     depth = depth or max(p.K, 1)
     args = (
-        a, b, out if c is None else c, out,
+        a, b, out if c is None else c, out, marks.pieces if marks else out,
         p.M, p.N, p.K, p.alpha, p.beta, depth,
         p.batch[::-1], p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
@@ -317,6 +358,8 @@ def launch(
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
         "A_ALONG_K": a_along_k,
+        "MARK_M": marks.M if marks else 0,
+        "MARK_N": marks.N if marks else 0,
         "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
     }
     return Launch(fma_kernel, parts * programs(p, tile), args, form, tuple(before))

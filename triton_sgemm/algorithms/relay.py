@@ -20,9 +20,13 @@ from ..problem import Problem
 
 @triton.jit
 def relay_kernel(
-    src_ptr, dst_ptr, X, K, batch, src_batch, dst_batch, stride_x, stride_k, lda,
-    BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr,
+    src_ptr, dst_ptr, X, K, batch, src_batch, dst_batch, stride_x, stride_k, lda, needed_ptr,
+    BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, IF_NEEDED: tl.constexpr,
 ):  # fmt: skip
+    if IF_NEEDED:
+        if tl.load(needed_ptr) == 0:
+            return
+
     # which matrix of the batch, its last dimension first; offsets are int64
     tiles_x = (X - 1) // BLOCK_X + 1
     tiles_k = (K - 1) // BLOCK_K + 1
@@ -64,14 +68,14 @@ def in_place(p: Problem, a: Tensor) -> bool:
     return p.M % 4 == 0 or 4 * cdiv(end, 4) * 4 <= a.untyped_storage().nbytes()
 
 
-def moved(p: Problem, a: Tensor) -> tuple[Problem, Tensor, Launch]:
-    """`p` with A moved, M side by side, and the launch that moves it."""
-    room, strides, launch = move(a, p.batch, p.M, p.K, p.a_strides)
+def moved(p: Problem, a: Tensor, needed: Tensor | None = None) -> tuple[Problem, Tensor, Launch]:
+    """`p` with A moved, M side by side, and the launch that moves it; if `needed` is given: unless that is 0."""
+    room, strides, launch = move(a, p.batch, p.M, p.K, p.a_strides, needed)
     return replace(p, a_strides=strides), room, launch
 
 
 def move(
-    src: Tensor, batch: tuple[int, ...], X: int, K: int, strides: tuple[int, ...]
+    src: Tensor, batch: tuple[int, ...], X: int, K: int, strides: tuple[int, ...], needed: Tensor | None = None
 ) -> tuple[Tensor, tuple[int, ...], Launch]:
     """Room for `src`, (*batch, X, K) with `strides`, its new strides and the launch that moves it there.
 
@@ -80,7 +84,7 @@ def move(
     batch = tuple(size if stride else 1 for size, stride in zip(batch, strides, strict=False))
     room = torch.empty((*batch, K, cdiv(X, ALIGNED) * ALIGNED), dtype=torch.float32, device=src.device)
     *steps, lda, _ = room.stride()
-    args = (src, room, X, K, batch[::-1], strides[-3::-1], tuple(steps[::-1]), *strides[-2:], lda)
+    args = (src, room, X, K, batch[::-1], strides[-3::-1], tuple(steps[::-1]), *strides[-2:], lda, room if needed is None else needed)
     programs = math.prod(batch) * cdiv(X, BLOCK["BLOCK_X"]) * cdiv(K, BLOCK["BLOCK_K"])
     places = tuple(s if size > 1 else 0 for s, size in zip(steps, batch, strict=True))
-    return room, (*places, 1, lda), Launch(relay_kernel, programs, args, BLOCK)
+    return room, (*places, 1, lda), Launch(relay_kernel, programs, args, BLOCK | {"IF_NEEDED": needed is not None})

@@ -1,0 +1,388 @@
+"""float32 products from Hopper's tensor cores: fp16x3 (`precision="fp32"`) and fp16x1 (`precision="tf32"`).
+
+The operands are planes (see `split`): x = 2^e (hi + 2^-11 lo), hi and lo in fp16, e an integer for each row of A and
+each column of B. Then, with i, j a row and a column,
+
+    C = alpha * 2^(ea_i + eb_j) * (sum of hi hi  +  2^-11 * sum of (hi lo + lo hi)) + beta * C
+
+Products of fp16 are exact, but tensor cores truncate when they add up. So hi hi is summed by them over PROMOTE = 32 of K
+only and then added to `main` by the CUDA cores, rounding to nearest. The low products are 2^-11 smaller: their sum, `lo`,
+stays in the tensor cores, and is added to `main` every FOLD of K. The order hides that: while two low products run, hi hi
+of the same step is ready and is added. fp16x1 has no low planes and one sum.
+
+A program takes tiles of C in turn, one for each SM. One warp copies the planes' tiles into a ring of STAGES by TMA; two
+warpgroups multiply, each half of the tile's rows.
+Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
+
+Safety. A result whose error the split could have made too large (`lost`, see `split`), or whose float32 sums could
+overflow, is not written: its half tile is marked in `marks`, and `fma` computes exactly those, on the device's own word.
+Measured: docs/worklog/008-tensor-cores.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ..device import gpu
+from ..launch import Launch, cdiv
+from ..problem import Problem
+from . import fma, split
+from ._gluon import tma_load
+from .split import Planes
+
+CONSUMERS = 2  # warpgroups that multiply
+LIMIT = 126  # of ea + eb + log2 K: below, no sum of float32 products overflows
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A program's share of C, and the depth of one stage of the ring."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    STAGES: int
+    TERMS: int  # products: 3 with low planes, 1 without
+    GROUP_M: int = 8
+    PROMOTE: int = 32
+    FOLD: int = 8192
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The kernel's keyword arguments, but for those of the problem."""
+        return asdict(self) | {"num_warps": 4}
+
+    @property
+    def half(self) -> tuple[int, int]:
+        """Rows and columns of what one warpgroup computes: it is written or left to `fma` as a whole."""
+        return self.BLOCK_M // CONSUMERS, self.BLOCK_N
+
+    def __str__(self) -> str:
+        return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
+
+
+@gluon.jit
+def place(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
+    """Which product of the batch, and which rows and columns of tiles: strips of GROUP_M rows."""
+    z = tile // (tiles_m * tiles_n)
+    tile = tile % (tiles_m * tiles_n)
+    strip = tile // (GROUP_M * tiles_n)
+    rows = gl.minimum(tiles_m - strip * GROUP_M, GROUP_M)
+    pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
+    pid_n = tile % (GROUP_M * tiles_n) // rows
+    return z, pid_m, pid_n
+
+
+@gluon.jit
+def walk(z, batch, steps):
+    """The sum of steps of the z-th product, its last dimension first."""
+    at = gl.to_tensor(0).to(gl.int64)
+    for axis in gl.static_range(len(batch)):
+        at += (z % batch[axis]).to(gl.int64) * steps[axis]
+        z = z // batch[axis]
+    return at
+
+
+@gluon.jit
+def exponents_of(exps_ptr, first, X, BLOCK: gl.constexpr):
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    x = gl.arange(0, BLOCK, LINE)
+    return gl.load(exps_ptr + first + x, mask=x < X - first, other=-1024)
+
+
+@gluon.jit
+def copy_planes(desc, lane, k, bar, his, los, s, pitch, ALONG_K: gl.constexpr, TERMS: gl.constexpr):
+    """Starts to copy a tile of an operand's planes into stage s."""
+    if ALONG_K:
+        tma_load(desc, [lane, k], bar, his.index(s))
+        if TERMS == 3:
+            tma_load(desc, [lane + pitch, k], bar, los.index(s))
+    else:
+        tma_load(desc, [k, lane], bar, his.index(s))
+        if TERMS == 3:
+            tma_load(desc, [k, lane + pitch], bar, los.index(s))
+
+
+@gluon.jit
+def producer(
+    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps,
+    M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
+    GROUP_M: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
+):  # fmt: skip
+    """Fills the ring, tile after tile."""
+    PLANES: gl.constexpr = 2 if TERMS == 3 else 1
+    tiles_m = (M - 1) // BLOCK_M + 1
+    tiles_n = (N - 1) // BLOCK_N + 1
+    products = 1
+    for axis in gl.static_range(len(batch)):
+        products *= batch[axis]
+    it = 0
+    for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
+        z, pid_m, pid_n = place(tile, tiles_m, tiles_n, GROUP_M)
+        a_at = walk(z, batch, a_index)
+        b_at = walk(z, batch, b_index)
+        rows = exponents_of(a_exps + a_at * a_pitch, pid_m * BLOCK_M, M, BLOCK_M)
+        cols = exponents_of(b_exps + b_at * b_pitch, pid_n * BLOCK_N, N, BLOCK_N)
+        a_lane = (a_at * a_pitch * PLANES).to(gl.int32) + pid_m * BLOCK_M
+        b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
+        hopeless = gl.max(rows, 0) + gl.max(cols, 0) >= limit
+        if not hopeless:
+            for k in range((K - 1) // BLOCK_K + 1):
+                s = it % STAGES
+                mbarrier.wait(empty.index(s), (it // STAGES & 1) ^ 1)
+                bar = ready.index(s)
+                mbarrier.expect(bar, PLANES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+                copy_planes(a_desc, a_lane, k * BLOCK_K, bar, a_his, a_los, s, a_pitch, A_ALONG_K, TERMS)
+                copy_planes(b_desc, b_lane, k * BLOCK_K, bar, b_his, b_los, s, b_pitch, B_ALONG_K, TERMS)
+                it += 1
+
+
+@gluon.jit
+def part_a(tiles, s, k, W: gl.constexpr, WM: gl.constexpr, STEP: gl.constexpr, ALONG_K: gl.constexpr):
+    """Warpgroup W's rows of a tile of A and STEP of its K from k on: (WM, STEP)."""
+    x = tiles.index(s)
+    if not ALONG_K:
+        x = x.permute((1, 0))
+    return x.slice(W * WM, WM, dim=0).slice(k, STEP, dim=1)
+
+
+@gluon.jit
+def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
+    """STEP of a tile of B's K from k on: (STEP, BLOCK_N)."""
+    x = tiles.index(s)
+    if ALONG_K:
+        x = x.permute((1, 0))
+    return x.slice(k, STEP, dim=0)
+
+
+@gluon.jit
+def power_of_2(e):
+    """2^e for a normal float32."""
+    return (e + 127 << 23).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def consumer(
+    a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
+    M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+    stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
+    GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
+    A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
+):  # fmt: skip
+    """Computes half W of each tile."""
+    WM: gl.constexpr = BLOCK_M // CONSUMERS
+    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    tiles_m = (M - 1) // BLOCK_M + 1
+    tiles_n = (N - 1) // BLOCK_N + 1
+    products = 1
+    for axis in gl.static_range(len(batch)):
+        products *= batch[axis]
+    it = 0
+    for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
+        z, pid_m, pid_n = place(tile, tiles_m, tiles_n, GROUP_M)
+        a_at = walk(z, batch, a_index) * a_pitch
+        b_at = walk(z, batch, b_index) * b_pitch
+        rows = exponents_of(a_exps + a_at, pid_m * BLOCK_M, M, BLOCK_M)
+        cols = exponents_of(b_exps + b_at, pid_n * BLOCK_N, N, BLOCK_N)
+        hopeless = gl.max(rows, 0) + gl.max(cols, 0) >= limit
+
+        # walk K: multiply, release the stage before
+        steps = gl.where(hopeless, 0, (K - 1) // BLOCK_K + 1)
+        main = gl.zeros((WM, BLOCK_N), gl.float32, ACC)
+        if TERMS == 3:
+            hi = gl.zeros((WM, BLOCK_N), gl.float32, ACC)
+            for first in range(0, steps, FOLD // BLOCK_K):
+                lo = warpgroup_mma_init(gl.zeros((WM, BLOCK_N), gl.float32, ACC))
+                for k in range(first, gl.minimum(first + FOLD // BLOCK_K, steps)):
+                    s = it % STAGES
+                    mbarrier.wait(ready.index(s), it // STAGES & 1)
+                    for i in gl.static_range(BLOCK_K // PROMOTE):
+                        a_hi = part_a(a_his, s, i * PROMOTE, W, WM, PROMOTE, A_ALONG_K)
+                        b_hi = part_b(b_his, s, i * PROMOTE, PROMOTE, B_ALONG_K)
+                        a_lo = part_a(a_los, s, i * PROMOTE, W, WM, PROMOTE, A_ALONG_K)
+                        b_lo = part_b(b_los, s, i * PROMOTE, PROMOTE, B_ALONG_K)
+                        hi = warpgroup_mma(a_hi, b_hi, hi, use_acc=False, is_async=True)
+                        lo = warpgroup_mma(a_lo, b_hi, lo, is_async=True)
+                        lo = warpgroup_mma(a_hi, b_lo, lo, is_async=True)
+                        hi = warpgroup_mma_wait(2, deps=(hi,))
+                        if i == 0 and k > first:
+                            mbarrier.arrive(empty.index((it - 1) % STAGES))
+                        main += hi
+                    it += 1
+                lo = warpgroup_mma_wait(0, deps=(lo,))
+                mbarrier.arrive(empty.index((it - 1) % STAGES))
+                main += lo * 0.00048828125  # 2^-11
+        else:
+            acc = warpgroup_mma_init(main)
+            for k in range(steps):
+                s = it % STAGES
+                mbarrier.wait(ready.index(s), it // STAGES & 1)
+                a_hi = part_a(a_his, s, 0, W, WM, BLOCK_K, A_ALONG_K)
+                b_hi = part_b(b_his, s, 0, BLOCK_K, B_ALONG_K)
+                acc = warpgroup_mma(a_hi, b_hi, acc, is_async=True)
+                acc = warpgroup_mma_wait(1, deps=(acc,))
+                acc = warpgroup_mma_init(acc)
+                if k > 0:
+                    mbarrier.arrive(empty.index((it - 1) % STAGES))
+                it += 1
+            main = warpgroup_mma_wait(0, deps=(acc,))
+            if steps > 0:
+                mbarrier.arrive(empty.index((it - 1) % STAGES))
+
+        # may it be written? only if the split lost too little to matter in any of its elements
+        row = pid_m * BLOCK_M + W * WM + gl.arange(0, WM, gl.SliceLayout(1, ACC))
+        col = pid_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, ACC))
+        in_m = row < M
+        in_n = col < N
+        lost_a = gl.load(a_lost + a_at + row, mask=in_m, other=0.0)
+        lost_b = gl.load(b_lost + b_at + col, mask=in_n, other=0.0)
+        inside = gl.expand_dims(in_m, 1) & gl.expand_dims(in_n, 0)
+        lost = gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0)
+        fails = inside & (lost > gl.abs(main))
+        fails = gl.max(gl.max(fails.to(gl.int32), 1), 0)
+        written = (fails == 0) & (not hopeless)
+        pieces_m = (M - 1) // WM + 1
+        if pid_m * CONSUMERS + W < pieces_m:
+            gl.store(marks_ptr + (z * pieces_m + pid_m * CONSUMERS + W) * tiles_n + pid_n, 1 - written.to(gl.int32))
+            if not written:
+                gl.atomic_add(count_ptr, 1)
+
+        # write alpha * 2^(ea + eb) * main + beta * C; the power in four factors, none of which leaves float32's range
+        ea = gl.load(a_exps + a_at + row, mask=in_m, other=0) - 14
+        eb = gl.load(b_exps + b_at + col, mask=in_n, other=0) - 14
+        value = main * gl.expand_dims(power_of_2(ea >> 1), 1) * gl.expand_dims(power_of_2(eb >> 1), 0)
+        value = value * gl.expand_dims(power_of_2(ea - (ea >> 1)), 1) * gl.expand_dims(power_of_2(eb - (eb >> 1)), 0)
+        value = alpha * value
+        inside = inside & written
+        row = gl.expand_dims(row, 1).to(gl.int64)
+        col = gl.expand_dims(col, 0).to(gl.int64)
+        if HAS_C:
+            c = gl.load(c_ptr + walk(z, batch, c_batch) + row * stride_cm + col * stride_cn, mask=inside)
+            value = gl.fma(c, beta, value)
+        gl.store(out_ptr + walk(z, batch, out_batch) + row * stride_om + col * stride_on, value, mask=inside)
+
+
+@gluon.jit
+def tensor_core_kernel(
+    a_desc, b_desc, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
+    M, N, K, alpha, beta, limit,
+    batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+    stride_cm, stride_cn, stride_om, stride_on,
+    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
+    A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
+):  # fmt: skip
+    A_TILES: gl.constexpr = [STAGES, BLOCK_M, BLOCK_K] if A_ALONG_K else [STAGES, BLOCK_K, BLOCK_M]
+    B_TILES: gl.constexpr = [STAGES, BLOCK_N, BLOCK_K] if B_ALONG_K else [STAGES, BLOCK_K, BLOCK_N]
+    a_his = gl.allocate_shared_memory(gl.float16, A_TILES, a_desc.layout)
+    b_his = gl.allocate_shared_memory(gl.float16, B_TILES, b_desc.layout)
+    a_los = a_his
+    b_los = b_his
+    if TERMS == 3:
+        a_los = gl.allocate_shared_memory(gl.float16, A_TILES, a_desc.layout)
+        b_los = gl.allocate_shared_memory(gl.float16, B_TILES, b_desc.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(STAGES):
+        mbarrier.init(ready.index(s), count=1)
+        mbarrier.init(empty.index(s), count=CONSUMERS)
+    fence_async_shared()
+
+    gl.warp_specialize(
+        [
+            (consumer, (
+                a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
+                M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
+                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS,
+            )),
+            (consumer, (
+                a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
+                M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
+                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS,
+            )),
+            (producer, (
+                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps,
+                M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
+                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS, GROUP_M, A_ALONG_K, B_ALONG_K,
+            )),
+        ],
+        [4, 1],
+        [232, 24],
+    )  # fmt: skip
+
+
+TILES = (Tile(128, 128, 64, 3, TERMS=3), Tile(128, 64, 64, 4, TERMS=3))
+TF32_TILES = (Tile(128, 256, 64, 4, TERMS=1), Tile(128, 128, 64, 6, TERMS=1))
+FALLBACK = fma.TILES[0]
+
+
+def sources(p: Problem, a: Tensor, b: Tensor) -> tuple[split.Source, split.Source]:
+    """A and B as the split reads them."""
+    b_strides = (*p.b_strides[:-2], p.b_strides[-1], p.b_strides[-2])
+    return split.Source(a, p.batch, p.M, p.K, p.a_strides), split.Source(b, p.batch, p.N, p.K, b_strides)
+
+
+def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
+    """The launch that computes `p`: what the split and the tensor cores leave is done by `fma`, last.
+
+    The tensors give the addresses only, `p` has their strides. Memory of its own: two bytes an element of A and B for
+    each plane; as much again for an operand that `fma` cannot read where it lies.
+    """
+    device = out.device
+    half_m, half_n = tile.half
+    marks = fma.Marks(
+        half_m,
+        half_n,
+        torch.empty((p.batches, cdiv(p.M, half_m), cdiv(p.N, half_n)), dtype=torch.int32, device=device),
+        torch.empty(1, dtype=torch.int32, device=device),
+    )
+    from_a, from_b = sources(p, a, b)
+    in_a, in_b = (s.room(2 if tile.TERMS == 3 else 1) for s in (from_a, from_b))
+    splitting = split.launch([from_a, from_b], [in_a, in_b], marks.count)
+    multiplying = _multiply(p, in_a, in_b, c, out, marks, tile, (splitting,))
+    rest = fma.launch(p, a, b, c, out, FALLBACK, marks=marks)
+    return replace(rest, before=(multiplying, *rest.before))
+
+
+def _multiply(
+    p: Problem, a: Planes, b: Planes, c: Tensor | None, out: Tensor, marks: fma.Marks, tile: Tile,
+    before: tuple[Launch, ...],
+) -> Launch:  # fmt: skip
+    tiles = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
+    programs = min(tiles, gpu(out.device.index).sms) if out.is_cuda else tiles
+    c_strides = p.c_strides or p.out_strides
+    args = (
+        _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
+        a.exponents, b.exponents, a.lost, b.lost, out if c is None else c, out, marks.pieces, marks.count,
+        p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
+        p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
+        *c_strides[-2:], *p.out_strides[-2:],
+    )  # fmt: skip
+    form = {"HAS_C": p.c_strides is not None, "A_ALONG_K": a.along_k, "B_ALONG_K": b.along_k, "CONSUMERS": CONSUMERS}
+    return Launch(tensor_core_kernel, programs, args, form | tile.options, before)
+
+
+def _descriptor(planes: Planes, lanes: int, depth: int) -> TensorDescriptor:
+    """How TMA reads tiles of (lanes x depth): zeros beyond K."""
+    tile = [lanes, depth] if planes.along_k else [depth, lanes]
+    room = planes.room[:, : planes.K] if planes.along_k else planes.room
+    return TensorDescriptor.from_tensor(room, tile, gl.NVMMASharedLayout.get_default_for(tile, gl.float16))
