@@ -30,12 +30,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import constexpr_function
 
+from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import relay
 from ._fma_layouts import LANES_M, LANES_N, copies, copies_of_a, fragments, k_major, owned
 from ._gluon import async_load, barrier, commit_group, wait_group
+from ._walk import place
 
 
 @dataclass(frozen=True)
@@ -62,20 +64,6 @@ class Tile:
 
     def __str__(self) -> str:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Which M x N pieces of C are to be computed, as the device knows when it comes to it.
-
-    pieces  int32, (products, rows of pieces, columns of pieces): not 0 for those
-    count   int32, one element: how many there are
-    """
-
-    M: int
-    N: int
-    pieces: Tensor
-    count: Tensor
 
 
 TILES = (
@@ -159,20 +147,9 @@ def fetch(As, Bs, a_ptrs, b_ptrs, in_m, in_n, a_k, b_k, left, WHOLE: gl.constexp
 
 
 @gluon.jit
-def any_marked(marks_ptr, pid_m, pid_n, pieces_m, pieces_n, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """Whether any of a tile's ROWS x COLS pieces is marked."""
-    marked = 0
-    for i in gl.static_range(ROWS):
-        for j in gl.static_range(COLS):
-            m = pid_m * ROWS + i
-            n = pid_n * COLS + j
-            marked |= gl.load(marks_ptr + m * pieces_n + n, mask=(m < pieces_m) & (n < pieces_n), other=0)
-    return marked != 0
-
-
-@gluon.jit
-def fma_kernel(
-    a_ptr, b_ptr, c_ptr, out_ptr, marks_ptr,
+def tile_of_c(
+    pid, marks_ptr,
+    a_ptr, b_ptr, c_ptr, out_ptr,
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
@@ -180,6 +157,7 @@ def fma_kernel(
     STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
     MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
+    """Computes one tile of C and writes it; with MARK_M only its marked pieces."""
     FRAGMENTS: gl.constexpr = fragments(BLOCK_M, BLOCK_N, TM, TN)
     OWNED: gl.constexpr = owned(BLOCK_M, BLOCK_N, TM, TN)
     COPY_A: gl.constexpr = copies_of_a(BLOCK_M, gl.num_warps(), A_ALONG_K)
@@ -192,7 +170,7 @@ def fma_kernel(
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = (M - 1) // BLOCK_M + 1  # not cdiv: M + BLOCK_M - 1 may pass 2^31
     tiles_n = (N - 1) // BLOCK_N + 1
-    z = gl.program_id(0) // (tiles_m * tiles_n)
+    z = pid // (tiles_m * tiles_n)
     for axis in gl.static_range(len(batch)):
         index = (z % batch[axis]).to(gl.int64)
         a_ptr += index * a_batch[axis]
@@ -203,19 +181,7 @@ def fma_kernel(
         z = z // batch[axis]
 
     # which tile of C
-    tile = gl.program_id(0) % (tiles_m * tiles_n)
-    strip = tile // (GROUP_M * tiles_n)
-    rows = gl.minimum(tiles_m - strip * GROUP_M, GROUP_M)
-    pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
-    pid_n = tile % (GROUP_M * tiles_n) // rows
-
-    # where only marked pieces of C are asked for: does this tile hold one?
-    if MARK_M:
-        pieces_m = (M - 1) // MARK_M + 1
-        pieces_n = (N - 1) // MARK_N + 1
-        marks_ptr += gl.program_id(0) // (tiles_m * tiles_n) * pieces_m * pieces_n
-        if not any_marked(marks_ptr, pid_m, pid_n, pieces_m, pieces_n, BLOCK_M // MARK_M, BLOCK_N // MARK_N):
-            return
+    pid_m, pid_n = place(pid % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
 
     # which part of K: what is left of z
     first_k = z * depth
@@ -303,13 +269,67 @@ def fma_kernel(
         col = lane_n // LANES_N * (TN * LANES_N) + j // 4 * (4 * LANES_N) + lane_n % LANES_N * 4 + j % 4
         inside = (row < M - first_m) & (col < N - first_n)
         if MARK_M:
-            piece = (first_m + row) // MARK_M * pieces_n + (first_n + col) // MARK_N
+            piece = row // MARK_M * (BLOCK_N // MARK_N) + col // MARK_N
             inside = inside & (gl.load(marks_ptr + piece, mask=inside, other=0) != 0)
         value = alpha * acc[i]
         if HAS_C:
             c = gl.load(c_ptr + row.to(gl.int64) * stride_cm + col.to(gl.int64) * stride_cn, mask=inside)
             value = gl.fma(c, beta, value)
         gl.store(out_ptr + row.to(gl.int64) * stride_om + col.to(gl.int64) * stride_on, value, mask=inside)
+
+
+@gluon.jit
+def fma_kernel(
+    a_ptr, b_ptr, c_ptr, out_ptr,
+    M, N, K, alpha, beta, depth,
+    batch, a_batch, b_batch, c_batch, out_batch,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
+    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
+):  # fmt: skip
+    tile_of_c(
+        gl.program_id(0), out_ptr, a_ptr, b_ptr, c_ptr, out_ptr,
+        M, N, K, alpha, beta, depth,
+        batch, a_batch, b_batch, c_batch, out_batch,
+        stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
+        HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, 0, 0,
+    )  # fmt: skip
+
+
+@gluon.jit
+def marked_kernel(
+    count_ptr, marks_ptr,
+    a_ptr, b_ptr, c_ptr, out_ptr,
+    M, N, K, alpha, beta, depth,
+    batch, a_batch, b_batch, c_batch, out_batch,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
+    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
+    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
+):  # fmt: skip
+    """Computes the marked pieces of C. Mostly there are none: each of a few programs looks, and goes."""
+    if gl.load(count_ptr) == 0:
+        return
+    PIECES: gl.constexpr = BLOCK_M // MARK_M * (BLOCK_N // MARK_N)
+    tiles_m = (M - 1) // BLOCK_M + 1
+    tiles_n = (N - 1) // BLOCK_N + 1
+    products = 1
+    for axis in gl.static_range(len(batch)):
+        products *= batch[axis]
+    for pid in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
+        pid_m, pid_n = place(pid % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+        marks = marks_ptr + ((pid // (tiles_m * tiles_n) * tiles_m + pid_m) * tiles_n + pid_n) * PIECES
+        marked = 0
+        for i in gl.static_range(PIECES):
+            marked |= gl.load(marks + i)
+        if marked != 0:
+            tile_of_c(
+                pid, marks, a_ptr, b_ptr, c_ptr, out_ptr,
+                M, N, K, alpha, beta, depth,
+                batch, a_batch, b_batch, c_batch, out_batch,
+                stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
+                HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, MARK_M, MARK_N,
+            )  # fmt: skip
 
 
 def programs(p: Problem, tile: Tile) -> int:
@@ -327,29 +347,28 @@ def launch(
     depth: int | None = None,
     stride_part: int = 0,
     relay_a: bool = False,
-    marks: Marks | None = None,
+    needed: Tensor | None = None,
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
-    With `marks` only the marked pieces of the result are computed and written.
-
     `relay_a` moves A first even where it could be read along K, which is slower.
     An operand that the kernel does not read where it lies is moved first, into memory of its own: twice its bytes.
+    With `needed`, it is moved only if the device finds no 0 there.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []
     a_along_k = not relay_a and reads_along_k(p)
     if not a_along_k and not relay.in_place(p, a):
-        p, a, move = relay.moved(p, a, marks and marks.count)
+        p, a, move = relay.moved(p, a, needed)
         before.append(move)
     if not relay.in_place(p.transposed(), b):
-        turned, b, move = relay.moved(p.transposed(), b, marks and marks.count)
+        turned, b, move = relay.moved(p.transposed(), b, needed)
         p = turned.transposed()
         before.append(move)
     c_strides = p.c_strides or p.out_strides
     depth = depth or max(p.K, 1)
     args = (
-        a, b, out if c is None else c, out, marks.pieces if marks else out,
+        a, b, out if c is None else c, out,
         p.M, p.N, p.K, p.alpha, p.beta, depth,
         p.batch[::-1], p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
@@ -358,11 +377,38 @@ def launch(
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
         "A_ALONG_K": a_along_k,
-        "MARK_M": marks.M if marks else 0,
-        "MARK_N": marks.N if marks else 0,
         "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
     }
     return Launch(fma_kernel, parts * programs(p, tile), args, form, tuple(before))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which pieces of C, M x N each, are to be computed, as the device finds it when it comes to it.
+
+    pieces  int32, (products, rows of tiles, columns of tiles, pieces a tile, row by row), not 0 for those; the tiles
+            are those of MARKED
+    count   int32, one element: how many there are
+    """
+
+    M: int
+    N: int
+    pieces: Tensor
+    count: Tensor
+
+
+MARKED = TILES[0]
+
+
+def launch_marked(
+    p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, marks: Marks, before: Launch
+) -> Launch:
+    """The launch that computes the marked pieces of `p` after `before`, which marks them."""
+    whole = launch(p, a, b, c, out, MARKED, needed=marks.count)
+    programs = min(whole.programs, gpu(out.device.index).sms) if out.is_cuda else whole.programs
+    form = whole.options | {"MARK_M": marks.M, "MARK_N": marks.N}
+    args = (marks.count, marks.pieces, *whole.args)
+    return Launch(marked_kernel, programs, args, form, (before, *whole.before))
 
 
 def reads_along_k(p: Problem) -> bool:

@@ -69,7 +69,7 @@ def in_place(p: Problem, a: Tensor) -> bool:
 
 
 def moved(p: Problem, a: Tensor, needed: Tensor | None = None) -> tuple[Problem, Tensor, Launch]:
-    """`p` with A moved, M side by side, and the launch that moves it; if `needed` is given: unless that is 0."""
+    """`p` with A moved, M side by side, and the launch that moves it; with `needed`: unless the device finds a 0 there."""
     room, strides, launch = move(a, p.batch, p.M, p.K, p.a_strides, needed)
     return replace(p, a_strides=strides), room, launch
 

@@ -21,7 +21,7 @@ Measured: docs/worklog/008-tensor-cores.md.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -42,8 +42,9 @@ from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from . import fma, split
-from ._gluon import tma_load
-from .split import Planes
+from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
+from ._walk import offset, place
+from .split import LOST_UNIT, Planes, exponent, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
 LIMIT = 126  # of ea + eb + log2 K: below, no sum of float32 products overflows
@@ -77,32 +78,25 @@ class Tile:
 
 
 @gluon.jit
-def place(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
-    """Which product of the batch, and which rows and columns of tiles: strips of GROUP_M rows."""
-    z = tile // (tiles_m * tiles_n)
-    tile = tile % (tiles_m * tiles_n)
-    strip = tile // (GROUP_M * tiles_n)
-    rows = gl.minimum(tiles_m - strip * GROUP_M, GROUP_M)
-    pid_m = strip * GROUP_M + tile % (GROUP_M * tiles_n) % rows
-    pid_n = tile % (GROUP_M * tiles_n) // rows
-    return z, pid_m, pid_n
+def line(ptr, first, X, BLOCK: gl.constexpr):
+    """BLOCK integers of a row or column of tiles, one a thread; 0 outside."""
+    x = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    return gl.load(ptr + first + x, mask=x < X - first, other=0)
 
 
 @gluon.jit
-def walk(z, batch, steps):
-    """The sum of steps of the z-th product, its last dimension first."""
-    at = gl.to_tensor(0).to(gl.int64)
-    for axis in gl.static_range(len(batch)):
-        at += (z % batch[axis]).to(gl.int64) * steps[axis]
-        z = z // batch[axis]
-    return at
+def fetch(dst, ptr, first, X, BLOCK: gl.constexpr):
+    """Starts to copy a line to shared memory."""
+    x = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    async_load(dst, ptr + first + x, mask=x < X - first)
 
 
 @gluon.jit
-def exponents_of(exps_ptr, first, X, BLOCK: gl.constexpr):
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    x = gl.arange(0, BLOCK, LINE)
-    return gl.load(exps_ptr + first + x, mask=x < X - first, other=-1024)
+def could_overflow(top_a, top_b, limit):
+    """Whether float32 sums of products of entries up to these may leave float32's range, or are not finite anyway."""
+    e_a = exponent(top_a)
+    e_b = exponent(top_b)
+    return (e_a + e_b >= limit) | (gl.maximum(e_a, e_b) == 128)
 
 
 @gluon.jit
@@ -120,7 +114,7 @@ def copy_planes(desc, lane, k, bar, his, los, s, pitch, ALONG_K: gl.constexpr, T
 
 @gluon.jit
 def producer(
-    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps,
+    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_tops, b_tops, extreme,
     M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
@@ -134,23 +128,26 @@ def producer(
         products *= batch[axis]
     it = 0
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
-        z, pid_m, pid_n = place(tile, tiles_m, tiles_n, GROUP_M)
-        a_at = walk(z, batch, a_index)
-        b_at = walk(z, batch, b_index)
-        rows = exponents_of(a_exps + a_at * a_pitch, pid_m * BLOCK_M, M, BLOCK_M)
-        cols = exponents_of(b_exps + b_at * b_pitch, pid_n * BLOCK_N, N, BLOCK_N)
+        z = tile // (tiles_m * tiles_n)
+        pid_m, pid_n = place(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+        a_at = offset(z, batch, a_index)
+        b_at = offset(z, batch, b_index)
         a_lane = (a_at * a_pitch * PLANES).to(gl.int32) + pid_m * BLOCK_M
         b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
-        hopeless = gl.max(rows, 0) + gl.max(cols, 0) >= limit
-        if not hopeless:
-            for k in range((K - 1) // BLOCK_K + 1):
-                s = it % STAGES
-                mbarrier.wait(empty.index(s), (it // STAGES & 1) ^ 1)
-                bar = ready.index(s)
-                mbarrier.expect(bar, PLANES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-                copy_planes(a_desc, a_lane, k * BLOCK_K, bar, a_his, a_los, s, a_pitch, A_ALONG_K, TERMS)
-                copy_planes(b_desc, b_lane, k * BLOCK_K, bar, b_his, b_los, s, b_pitch, B_ALONG_K, TERMS)
-                it += 1
+        steps = (K - 1) // BLOCK_K + 1
+        if extreme:
+            top_a = gl.max(line(a_tops + a_at * a_pitch, pid_m * BLOCK_M, M, BLOCK_M), 0)
+            top_b = gl.max(line(b_tops + b_at * b_pitch, pid_n * BLOCK_N, N, BLOCK_N), 0)
+            left = could_overflow(top_a, top_b, limit)
+            steps = gl.where(left, 0, steps)
+        for k in range(steps):
+            s = it % STAGES
+            mbarrier.wait(empty.index(s), (it // STAGES & 1) ^ 1)
+            bar = ready.index(s)
+            mbarrier.expect(bar, PLANES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            copy_planes(a_desc, a_lane, k * BLOCK_K, bar, a_his, a_los, s, a_pitch, A_ALONG_K, TERMS)
+            copy_planes(b_desc, b_lane, k * BLOCK_K, bar, b_his, b_los, s, b_pitch, B_ALONG_K, TERMS)
+            it += 1
 
 
 @gluon.jit
@@ -172,19 +169,14 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def power_of_2(e):
-    """2^e for a normal float32."""
-    return (e + 127 << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
 def consumer(
-    a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
-    M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+    marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
+    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
     """Computes half W of each tile."""
     WM: gl.constexpr = BLOCK_M // CONSUMERS
@@ -196,15 +188,27 @@ def consumer(
         products *= batch[axis]
     it = 0
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
-        z, pid_m, pid_n = place(tile, tiles_m, tiles_n, GROUP_M)
-        a_at = walk(z, batch, a_index) * a_pitch
-        b_at = walk(z, batch, b_index) * b_pitch
-        rows = exponents_of(a_exps + a_at, pid_m * BLOCK_M, M, BLOCK_M)
-        cols = exponents_of(b_exps + b_at, pid_n * BLOCK_N, N, BLOCK_N)
-        hopeless = gl.max(rows, 0) + gl.max(cols, 0) >= limit
+        z = tile // (tiles_m * tiles_n)
+        pid_m, pid_n = place(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+        a_at = offset(z, batch, a_index) * a_pitch
+        b_at = offset(z, batch, b_index) * b_pitch
+        steps = (K - 1) // BLOCK_K + 1
+        if extreme:
+            top_a = gl.max(line(a_tops + a_at, pid_m * BLOCK_M, M, BLOCK_M), 0)
+            top_b = gl.max(line(b_tops + b_at, pid_n * BLOCK_N, N, BLOCK_N), 0)
+            left = could_overflow(top_a, top_b, limit)
+            steps = gl.where(left, 0, steps)
+
+        # what the end of the tile needs of its rows and columns comes meanwhile
+        first_m = pid_m * BLOCK_M + W * WM
+        first_n = pid_n * BLOCK_N
+        fetch(rows.index(0), a_tops + a_at, first_m, M, WM)
+        fetch(rows.index(1), a_lost + a_at, first_m, M, WM)
+        fetch(cols.index(0), b_tops + b_at, first_n, N, BLOCK_N)
+        fetch(cols.index(1), b_lost + b_at, first_n, N, BLOCK_N)
+        commit_group()
 
         # walk K: multiply, release the stage before
-        steps = gl.where(hopeless, 0, (K - 1) // BLOCK_K + 1)
         main = gl.zeros((WM, BLOCK_N), gl.float32, ACC)
         if TERMS == 3:
             hi = gl.zeros((WM, BLOCK_N), gl.float32, ACC)
@@ -247,47 +251,57 @@ def consumer(
                 mbarrier.arrive(empty.index((it - 1) % STAGES))
 
         # may it be written? only if the split lost too little to matter in any of its elements
-        row = pid_m * BLOCK_M + W * WM + gl.arange(0, WM, gl.SliceLayout(1, ACC))
-        col = pid_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, ACC))
-        in_m = row < M
-        in_n = col < N
-        lost_a = gl.load(a_lost + a_at + row, mask=in_m, other=0.0)
-        lost_b = gl.load(b_lost + b_at + col, mask=in_n, other=0.0)
-        inside = gl.expand_dims(in_m, 1) & gl.expand_dims(in_n, 0)
-        lost = gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0)
-        fails = inside & (lost > gl.abs(main))
-        fails = gl.max(gl.max(fails.to(gl.int32), 1), 0)
-        written = (fails == 0) & (not hopeless)
-        pieces_m = (M - 1) // WM + 1
-        if pid_m * CONSUMERS + W < pieces_m:
-            gl.store(marks_ptr + (z * pieces_m + pid_m * CONSUMERS + W) * tiles_n + pid_n, 1 - written.to(gl.int32))
-            if not written:
+        ROW: gl.constexpr = gl.SliceLayout(1, ACC)
+        COL: gl.constexpr = gl.SliceLayout(0, ACC)
+        LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+        row = gl.expand_dims(first_m + gl.arange(0, WM, ROW), 1)
+        col = gl.expand_dims(first_n + gl.arange(0, BLOCK_N, COL), 0)
+        inside = (row < M) & (col < N)
+        wait_group(0)
+        barrier()
+        lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) / LOST_UNIT, ROW)
+        lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) / LOST_UNIT, COL)
+        fails = inside & (gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) > gl.abs(main))
+        written = (gl.max(gl.max(fails.to(gl.int32), 1), 0) == 0) & (steps > 0)
+        if not written:
+            # pieces lie tile by tile of MARK_M x MARK_N, row by row
+            PIECES_M: gl.constexpr = MARK_M // WM
+            PIECES_N: gl.constexpr = MARK_N // BLOCK_N
+            mark_m = (pid_m * CONSUMERS + W) // PIECES_M
+            mark_n = pid_n // PIECES_N
+            within = (pid_m * CONSUMERS + W) % PIECES_M * PIECES_N + pid_n % PIECES_N
+            mark = (z * ((M - 1) // MARK_M + 1) + mark_m) * ((N - 1) // MARK_N + 1) + mark_n
+            if first_m < M:
+                gl.store(marks_ptr + mark * (PIECES_M * PIECES_N) + within, 1)
                 gl.atomic_add(count_ptr, 1)
 
-        # write alpha * 2^(ea + eb) * main + beta * C; the power in four factors, none of which leaves float32's range
-        ea = gl.load(a_exps + a_at + row, mask=in_m, other=0) - 14
-        eb = gl.load(b_exps + b_at + col, mask=in_n, other=0) - 14
-        value = main * gl.expand_dims(power_of_2(ea >> 1), 1) * gl.expand_dims(power_of_2(eb >> 1), 0)
-        value = value * gl.expand_dims(power_of_2(ea - (ea >> 1)), 1) * gl.expand_dims(power_of_2(eb - (eb >> 1)), 0)
+        # write alpha * 2^(ea + eb) * main + beta * C; with A's power in two steps nothing leaves float32's range too early
+        up_a = exponent(rows.index(0).load(LINE)) - 14
+        up_b = exponent(cols.index(0).load(LINE)) - 14
+        half = gl.convert_layout(power_of_2(up_a >> 1), ROW)
+        rest = gl.convert_layout(power_of_2(up_a - (up_a >> 1)), ROW)
+        cols_up = gl.convert_layout(power_of_2(up_b), COL)
+        value = main * gl.expand_dims(half, 1) * gl.expand_dims(cols_up, 0) * gl.expand_dims(rest, 1)
         value = alpha * value
         inside = inside & written
-        row = gl.expand_dims(row, 1).to(gl.int64)
-        col = gl.expand_dims(col, 0).to(gl.int64)
+        row = row.to(gl.int64)
+        col = col.to(gl.int64)
         if HAS_C:
-            c = gl.load(c_ptr + walk(z, batch, c_batch) + row * stride_cm + col * stride_cn, mask=inside)
+            c = gl.load(c_ptr + offset(z, batch, c_batch) + row * stride_cm + col * stride_cn, mask=inside)
             value = gl.fma(c, beta, value)
-        gl.store(out_ptr + walk(z, batch, out_batch) + row * stride_om + col * stride_on, value, mask=inside)
+        gl.store(out_ptr + offset(z, batch, out_batch) + row * stride_om + col * stride_on, value, mask=inside)
 
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_tops, b_tops, a_lost, b_lost, a_highest, b_highest, c_ptr, out_ptr, marks_ptr, count_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
+    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
     A_TILES: gl.constexpr = [STAGES, BLOCK_M, BLOCK_K] if A_ALONG_K else [STAGES, BLOCK_K, BLOCK_M]
     B_TILES: gl.constexpr = [STAGES, BLOCK_N, BLOCK_K] if B_ALONG_K else [STAGES, BLOCK_K, BLOCK_N]
@@ -298,87 +312,90 @@ def tensor_core_kernel(
     if TERMS == 3:
         a_los = gl.allocate_shared_memory(gl.float16, A_TILES, a_desc.layout)
         b_los = gl.allocate_shared_memory(gl.float16, B_TILES, b_desc.layout)
+    LINES: gl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[0])
+    rows_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
+    rows_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
+    cols_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
+    cols_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(STAGES):
         mbarrier.init(ready.index(s), count=1)
         mbarrier.init(empty.index(s), count=CONSUMERS)
     fence_async_shared()
+    extreme = could_overflow(gl.load(a_highest), gl.load(b_highest), limit)
 
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
-                M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+                marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS,
+                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, a_lost, b_lost, c_ptr, out_ptr, marks_ptr, count_ptr,
-                M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+                marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS,
+                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (producer, (
-                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps,
+                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_tops, b_tops, extreme,
                 M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
                 BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS, GROUP_M, A_ALONG_K, B_ALONG_K,
             )),
         ],
         [4, 1],
-        [232, 24],
+        [232, 32],
     )  # fmt: skip
 
 
 TILES = (Tile(128, 128, 64, 3, TERMS=3), Tile(128, 64, 64, 4, TERMS=3))
 TF32_TILES = (Tile(128, 256, 64, 4, TERMS=1), Tile(128, 128, 64, 6, TERMS=1))
-FALLBACK = fma.TILES[0]
 
 
-def sources(p: Problem, a: Tensor, b: Tensor) -> tuple[split.Source, split.Source]:
+def sources(p: Problem, a: Tensor, b: Tensor) -> list[split.Source]:
     """A and B as the split reads them."""
     b_strides = (*p.b_strides[:-2], p.b_strides[-1], p.b_strides[-2])
-    return split.Source(a, p.batch, p.M, p.K, p.a_strides), split.Source(b, p.batch, p.N, p.K, b_strides)
+    return [split.Source(a, p.batch, p.M, p.K, p.a_strides), split.Source(b, p.batch, p.N, p.K, b_strides)]
 
 
 def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
     """The launch that computes `p`: what the split and the tensor cores leave is done by `fma`, last.
 
     The tensors give the addresses only, `p` has their strides. Memory of its own: two bytes an element of A and B for
-    each plane; as much again for an operand that `fma` cannot read where it lies.
+    each plane; four for an operand that `fma` cannot read where it lies.
     """
-    device = out.device
     half_m, half_n = tile.half
-    marks = fma.Marks(
-        half_m,
-        half_n,
-        torch.empty((p.batches, cdiv(p.M, half_m), cdiv(p.N, half_n)), dtype=torch.int32, device=device),
-        torch.empty(1, dtype=torch.int32, device=device),
-    )
-    from_a, from_b = sources(p, a, b)
-    in_a, in_b = (s.room(2 if tile.TERMS == 3 else 1) for s in (from_a, from_b))
-    splitting = split.launch([from_a, from_b], [in_a, in_b], marks.count)
-    multiplying = _multiply(p, in_a, in_b, c, out, marks, tile, (splitting,))
-    rest = fma.launch(p, a, b, c, out, FALLBACK, marks=marks)
-    return replace(rest, before=(multiplying, *rest.before))
+    mark_m, mark_n = fma.MARKED.BLOCK_M, fma.MARKED.BLOCK_N
+    marks = p.batches * cdiv(p.M, mark_m) * cdiv(p.N, mark_n) * (mark_m // half_m) * (mark_n // half_n)
+    (in_a, in_b), splitting, (pieces, count) = split.launch(sources(p, a, b), 2 if tile.TERMS == 3 else 1, marks)
+    left = fma.Marks(half_m, half_n, pieces, count)
+    return fma.launch_marked(p, a, b, c, out, left, _multiply(p, in_a, in_b, c, out, left, tile, splitting))
 
 
 def _multiply(
-    p: Problem, a: Planes, b: Planes, c: Tensor | None, out: Tensor, marks: fma.Marks, tile: Tile,
-    before: tuple[Launch, ...],
-) -> Launch:  # fmt: skip
+    p: Problem, a: Planes, b: Planes, c: Tensor | None, out: Tensor, marks: fma.Marks, tile: Tile, splitting: Launch
+) -> Launch:
     tiles = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
     programs = min(tiles, gpu(out.device.index).sms) if out.is_cuda else tiles
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.exponents, b.exponents, a.lost, b.lost, out if c is None else c, out, marks.pieces, marks.count,
+        a.tops, b.tops, a.lost, b.lost, a.highest, b.highest, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
-    form = {"HAS_C": p.c_strides is not None, "A_ALONG_K": a.along_k, "B_ALONG_K": b.along_k, "CONSUMERS": CONSUMERS}
-    return Launch(tensor_core_kernel, programs, args, form | tile.options, before)
+    form = tile.options | {
+        "HAS_C": p.c_strides is not None,
+        "A_ALONG_K": a.along_k,
+        "B_ALONG_K": b.along_k,
+        "CONSUMERS": CONSUMERS,
+        "MARK_M": fma.MARKED.BLOCK_M,
+        "MARK_N": fma.MARKED.BLOCK_N,
+    }
+    return Launch(tensor_core_kernel, programs, args, form, (splitting,))
 
 
 def _descriptor(planes: Planes, lanes: int, depth: int) -> TensorDescriptor:
