@@ -44,7 +44,7 @@ from ..problem import Problem
 from . import fma, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._walk import offset, place
-from .split import LOST_UNIT, Planes, exponent, power_of_2
+from .split import Planes, exponent, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
 LIMIT = 126  # of ea + eb + log2 K: below, no sum of float32 products overflows
@@ -170,7 +170,7 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def consumer(
-    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
     marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
@@ -203,9 +203,9 @@ def consumer(
         first_m = pid_m * BLOCK_M + W * WM
         first_n = pid_n * BLOCK_N
         fetch(rows.index(0), a_tops + a_at, first_m, M, WM)
-        fetch(rows.index(1), a_lost + a_at, first_m, M, WM)
+        fetch(rows.index(1), a_smalls + a_at, first_m, M, WM)
         fetch(cols.index(0), b_tops + b_at, first_n, N, BLOCK_N)
-        fetch(cols.index(1), b_lost + b_at, first_n, N, BLOCK_N)
+        fetch(cols.index(1), b_smalls + b_at, first_n, N, BLOCK_N)
         commit_group()
 
         # walk K: multiply, release the stage before
@@ -259,8 +259,9 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) / LOST_UNIT, ROW)
-        lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) / LOST_UNIT, COL)
+        weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
+        lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, ROW)
+        lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, COL)
         fails = inside & (gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) > gl.abs(main))
         written = (gl.max(gl.max(fails.to(gl.int32), 1), 0) == 0) & (steps > 0)
         if not written:
@@ -294,7 +295,7 @@ def consumer(
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_tops, b_tops, a_lost, b_lost, a_highest, b_highest, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_tops, b_tops, a_smalls, b_smalls, a_highest, b_highest, c_ptr, out_ptr, marks_ptr, count_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
@@ -328,13 +329,13 @@ def tensor_core_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_tops, b_tops, a_lost, b_lost, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
@@ -346,7 +347,7 @@ def tensor_core_kernel(
             )),
         ],
         [4, 1],
-        [232, 32],
+        [232, 40],
     )  # fmt: skip
 
 
@@ -382,7 +383,7 @@ def _multiply(
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.tops, b.tops, a.lost, b.lost, a.highest, b.highest, out if c is None else c, out, marks.pieces, marks.count,
+        a.tops, b.tops, a.smalls, b.smalls, a.highest, b.highest, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
