@@ -18,7 +18,7 @@ Ints = NDArray[np.integer]
 
 U = 2.0**-24
 LOW = 2.0**-11  # what a unit of the low plane is worth
-SMALL = 2.0**-13  # from here up, two planes hold an entry to 2u and tensor cores align it by its true exponent
+SMALL = 2.0**-13  # from here up, the planes hold an entry to 2u and tensor cores align it by its true exponent
 NOTHING = -10_000  # the exponent of a zero: it never decides where a sum is aligned
 NOT_FINITE = 1 << 14
 ZERO_ROW = -150
@@ -26,7 +26,11 @@ ZERO_ROW = -150
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What is computed. `lost` is "entries" (each entry below SMALL costs 2^-34) or "planes" (what the planes miss)."""
+    """What is computed.
+
+    `lost` says what counts as lost: "entries", each below SMALL that is not zero, the same for all; "planes", what the
+    planes miss of them and no more.
+    """
 
     planes: int = 2
     promote: int | None = 32  # K between two promotions of the high sums
@@ -42,7 +46,7 @@ class Algorithm:
 
 
 FP16X3 = Algorithm()
-FP16X1 = Algorithm(planes=1, promote=None, half_tile=(64, 256), lost="planes")
+FP16X1 = Algorithm(planes=1, promote=None, half_tile=(64, 256))
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def split(x: Floats, algorithm: Algorithm = FP16X3) -> Planes:
 
     y64 = np.abs(y).astype(np.float64)
     if algorithm.lost == "entries":
-        excess = np.where(y64 < SMALL, 2.0**-34, 0)
+        excess = np.where(y64 < SMALL, 2.0**-34 if algorithm.planes == 2 else 2.0**-25, 0)
     elif algorithm.planes == 2:
         excess = np.maximum(0, np.abs(rest - low) * LOW - 2 * U * y64)
     else:

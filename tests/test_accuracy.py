@@ -94,7 +94,7 @@ def test_sums_have_the_bits_of_an_h200(K: int) -> None:
 @pytest.mark.parametrize("K", [64, 100, 1024, 4096])
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
 def test_every_distribution_keeps_its_bounds(data: Data, K: int) -> None:
-    a, b = drawn(data, 24, 40, K)
+    a, b = drawn(data, 16, 32, K)
     fp32 = measured(a, b)
     assert fp32.keeps_always()
     assert measured(a, b, FLOAT32).all.within(ieee_bound(K))
@@ -119,17 +119,29 @@ def test_integers_are_exact() -> None:
     assert (measured(wide, b[:64].clip(-1, 1)).value == wide.astype(np.float64) @ b[:64].clip(-1, 1)).all()
 
 
-@pytest.mark.parametrize("K, n", [(4096, 40), (65536, 40)])
-def test_truncation_leaves_no_trace(K: int, n: int) -> None:
-    """A mean signed error of at most 2^-23 on positive data, however deep: an H200 has -8e-8 (docs/accuracy.md)."""
-    a, b = drawn("uniform", n, n, K)
+def test_truncation_leaves_no_trace() -> None:
+    """A mean signed error of at most 2^-23 on positive data; an H200 has -8e-8 (docs/accuracy.md)."""
+    a, b = drawn("uniform", 40, 40, 4096)
     assert abs(measured(a, b).all.bias) <= 2.0**-23
-    if K == 4096:
-        assert measured(a, b, replace(FP16X3, promote=64)).all.bias < -(2.0**-23)
+    assert measured(a, b, replace(FP16X3, promote=64)).all.bias < -(2.0**-23)
+
+
+@pytest.mark.parametrize("K", [4096, 65536, 262144])
+def test_truncation_does_not_grow_with_k(K: int) -> None:
+    """What is cut off, without the roundings of the promotions: those cancel, over more outputs than fit a test."""
+    n = 1024 // int(K**0.5)
+    a, b = drawn("uniform", n, n, K)
+    blocks_a = np.moveaxis(split(a).high.reshape(n, -1, 2, 16), 0, 2)  # (blocks, steps, n, 16)
+    blocks_b = split(b.T).high.T.reshape(-1, 2, 16, n)
+    sums = np.zeros((len(blocks_a), n, n))
+    for step in range(2):
+        sums = accumulate(sums, blocks_a[:, step], blocks_b[:, step])
+    exact = (blocks_a.astype(np.float64) @ blocks_b).sum((0, 1))
+    assert ((sums.sum(0) - exact) / exact).mean() == pytest.approx(-8.0e-8, rel=0.1)
 
 
 def test_deep_sums_keep_their_bounds() -> None:
-    a, b = drawn("uniform", 1, 2, 262144)
+    a, b = drawn("uniform", 1, 1, 262144)
     assert (deep := measured(a, b)).keeps_always() and deep.keeps_random()
 
 
@@ -265,39 +277,75 @@ def finite_class(x: Floats) -> Floats:
     return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
+@dataclass(frozen=True)
+class Fuzzed:
+    """Rows and columns around any exponent, subnormal ones too, any ranges within them, few or many entries."""
+
+    seed: int
+    K: int
+    rows: int
+    columns: int
+    apart: int
+    within: int
+    density: float
+    mantissa: int
+    hidden: int  # not 0: entries 2^hidden above all others, that meet zeros
+
+    def operands(self) -> tuple[Floats, Floats]:
+        g = np.random.default_rng(self.seed)
+        a, b = self.operand(g, 3, self.rows - self.hidden), self.operand(g, 4, self.columns - self.hidden // 2).T
+        if self.hidden:
+            j, k = g.choice(self.K, (2, 3), replace=False)
+            with np.errstate(all="ignore"):
+                a[:, j], b[j], b[k] = np.ldexp(1.0, self.rows), 0, np.ldexp(1.0, self.columns)
+                a[:, k] *= 0 if g.random() < 0.5 else 2.0**-30
+        return a, b
+
+    def operand(self, g: np.random.Generator, count: int, exponent: int) -> Floats:
+        e = exponent - g.integers(0, self.apart + 1, (count, 1)) - g.integers(0, self.within + 1, (count, self.K))
+        x = (1 + g.integers(0, 2**self.mantissa, e.shape) / 2.0**self.mantissa) * g.choice([-1, 1], e.shape)
+        return np.where(g.random(e.shape) < self.density, np.ldexp(x, e), 0).astype(np.float32)
+
+
+fuzzed = st.builds(
+    Fuzzed,
     seed=st.integers(0, 2**32 - 1),
     K=st.sampled_from([64, 65, 96, 200]),
     rows=st.integers(-149, 127),
     columns=st.integers(-149, 127),
     apart=st.sampled_from([0, 3, 20, 100, 276]),
-    within=st.sampled_from([0, 5, 12, 30, 60, 300]),
+    within=st.sampled_from([0, 5, 12, 30, 45, 60, 300]),
     density=st.sampled_from([1.0, 0.3, 0.05]),
-    alpha=st.sampled_from([1.0, -0.75, 2.0**100, 2.0**-100, 3.0]),
-    beta=st.sampled_from([0.0, 1.0, 2.0**-60]),
-    mantissa=st.sampled_from([0, 3, 10, 23]),
+    mantissa=st.sampled_from([0, 3, 10, 12, 23]),
+    hidden=st.sampled_from([0, 0, 15, 27, 33, 40]),
 )
-def test_any_exponents(seed, K, rows, columns, apart, within, density, alpha, beta, mantissa) -> None:
-    """Rows and columns around any exponent, subnormal ones too, any ranges within them, few or many entries."""
-    g = np.random.default_rng(seed)
+scalars = st.sampled_from([1.0, -0.75, 2.0**100, 2.0**-100, 3.0])
 
-    def operand(count: int, exponent: int) -> Floats:
-        e = exponent - g.integers(0, apart + 1, (count, 1)) - g.integers(0, within + 1, (count, K))
-        x = (1 + g.integers(0, 2**mantissa, e.shape) / 2.0**mantissa) * g.choice([-1, 1], e.shape)
-        return np.where(g.random(e.shape) < density, np.ldexp(x, e), 0).astype(np.float32)
 
-    a, b = operand(3, rows), operand(4, columns).T
-    c = g.standard_normal((3, 4)).astype(np.float32)
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(case=fuzzed, alpha=scalars, beta=st.sampled_from([0.0, 1.0, 2.0**-60]))
+def test_any_exponents(case: Fuzzed, alpha: float, beta: float) -> None:
+    a, b = case.operands()
+    c = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     with np.errstate(all="ignore"):
-        fp32, float32 = measured(a, b, FP16X3, alpha, beta, c), sgemm(a, b, FLOAT32, alpha, beta, c).value
-        product = alpha * (a.astype(np.float64) @ b)
-    near_overflow = np.abs(product).max() > 2.0**127
-    if near_overflow or not np.isfinite(float32).all():
-        assert near_overflow or (finite_class(fp32.value) == finite_class(float32)).all()
+        float32 = sgemm(a, b, FLOAT32, alpha, beta, c).value
+        product = np.abs(alpha * (a.astype(np.float64) @ b))
+    if not np.isfinite(float32).all() or product.max() > 2.0**127:
+        here = product < 2.0**127  # close to the largest number either class is right
+        assert (finite_class(sgemm(a, b, FP16X3, alpha, beta, c).value) == finite_class(float32))[here].all()
         return
-    assert fp32.keeps_always()
-    assert measured(a, b, FP16X1, alpha, beta, c).keeps_always(tf32_bound)
+    single = replace(FP16X3, half_tile=(1, 1))  # no element falls back for another
+    assert measured(a, b, single, alpha, beta, c).keeps_always()
+    assert measured(a, b, replace(FP16X1, half_tile=(1, 1)), alpha, beta, c).keeps_always(tf32_bound)
+
+
+def test_the_fuzz_finds_lost_mass() -> None:
+    """With the planes' own losses counted and no others, it finds elements that are wrong."""
+    mutant = replace(FP16X3, half_tile=(1, 1), lost="planes")
+    case = Fuzzed(0, 64, 10, -10, 3, 30, 0.05, 3, 27)
+    cases = [replace(case, seed=seed) for seed in range(30)]
+    refused = [not measured(*case.operands(), mutant).keeps_always() for case in cases]
+    assert 3 < sum(refused) < len(cases)
 
 
 # special values
@@ -344,14 +392,17 @@ def test_rows_of_zeros(scale: float) -> None:
 def test_the_model_has_the_errors_of_an_h200(variant: str, algorithm: Algorithm) -> None:
     """Relative Frobenius errors within 15 %, the scatter of a few thousand outputs included.
 
-    Left out: data whose norm is that of a few elements, and Hilbert's matrix, whose errors depend on M and N.
+    Left out: data whose norm is that of a few elements, Hilbert's matrix, whose errors depend on M and N, and data of
+    which some tiles fall back and some do not.
     """
-    few_rule = {"lognormal_4", "unscaled", "gradients", "graded"}
-    table = pd.read_csv(PRECISION)
+    few_rule = {"lognormal_2", "lognormal_4", "unscaled", "gradients", "graded"}
+    table = pd.read_csv(PRECISION).fillna({"fallback": 0})
     table = table[(table["variant"] == variant) & (table["K"] == 4096) & table["data"].isin(DATA.keys() - few_rule)]
+    table = table[(table["fallback"] < 0.01) | (table["fallback"] > 0.99)]
     assert len(table) > 5
     for row in table.itertuples():
-        mine = measured(*drawn(str(row.data), 48, 64, 4096), algorithm).all.relative
+        used = replace(algorithm, checked=False) if float(str(row.fallback)) < 0.01 else FLOAT32
+        mine = measured(*drawn(str(row.data), 64, 64, 4096), used).all.relative
         assert mine == pytest.approx(row.rel_err, rel=0.15, abs=1e-12), row.data
 
 
