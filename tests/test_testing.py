@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from triton_sgemm.testing import errors, guarded, ieee_bound, random_bound, reference
+from triton_sgemm.testing import errors, fp32_bound, guarded, ieee_bound, random_bound, reference, tf32_bound
 
 M, N, K = 96, 80, 512
 
@@ -81,6 +81,31 @@ def test_exact_zero_is_accepted_where_the_scale_is_zero() -> None:
     a, b = torch.zeros(3, 4), torch.zeros(4, 5)
     assert errors(torch.zeros(3, 5), reference(a, b)).largest == 0
     assert not errors(torch.full((3, 5), 1e-30), reference(a, b)).within(1.0)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0**60])
+def test_one_rounding_to_a_subnormal_is_accepted(alpha: float) -> None:
+    """Numbers of 1e-43 have seven bits in float32."""
+    a, b = 1e-30 * torch.randn(8, 64), 1e-14 * torch.randn(64, 8)
+    result = alpha * (a.double() @ b.double()).float()
+    assert errors(result, reference(a, b, alpha)).within(random_bound(64))
+    assert not errors(0.5 * result, reference(a, b, alpha)).within(random_bound(64))
+
+
+def test_bias_has_a_sign() -> None:
+    a, b = torch.rand(32, 64), torch.rand(64, 32)
+    exact = a.double() @ b.double()
+    assert abs(errors(exact.float(), reference(a, b)).bias) < 2e-9
+    toward_zero = torch.where(exact.float() > exact, exact.float().nextafter(torch.tensor(0.0)), exact.float())
+    assert -(2.0**-23) < errors(toward_zero, reference(a, b)).bias < -(2.0**-26)
+
+
+def test_the_bounds_in_their_order() -> None:
+    for K in (64, 100, 4096, 262144):
+        assert fp32_bound(K) < tf32_bound(K) and random_bound(K) < tf32_bound(K)
+    assert fp32_bound(63) == ieee_bound(63)
+    assert random_bound(4096) < fp32_bound(4096) < ieee_bound(4096) / 20
+    assert tf32_bound(64) < 2.0**-8
 
 
 def test_guards_notice_a_write_on_either_side() -> None:

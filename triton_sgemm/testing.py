@@ -1,7 +1,9 @@
 """Float64 reference, error measures and bounds: what tests and bench both mean by "right".
 
-u = 2^-24 is float32's unit roundoff. Errors are measured against S = |alpha| |A||B| + |beta| |C| + K 2^-149,
-element by element: it is what a dot product's error is proportional to, and cancellation does not shrink it.
+u = 2^-24 is float32's unit roundoff. Errors are measured against S = |alpha| (|A||B| + 2^-125) + |beta| |C| + 2^-125,
+element by element: it is what a dot product's error is proportional to, and cancellation does not shrink it. Below
+2^-125 float32's spacing no longer shrinks with the number: u 2^-125 is the 2^-149 that it stays at. docs/accuracy.md
+derives the bounds.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ import torch
 from torch import Tensor
 
 U = 2.0**-24
+FLAT = 2.0**-125  # where float32's numbers are 2^-149 apart, that is 1u of this
+PROMOTE = 32  # K between two promotions of fp16x3's high sums to float32
+FOLD = 8192  # ... of its low sums
+LOST = 4  # u that the entries too small for two planes may cost an element; it falls back where they might cost more
+SHALLOW = 64  # K below this is done in float32 at once
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def reference(a: Tensor, b: Tensor, alpha: float = 1.0, beta: float = 0.0, c: Te
     a, b = a.double(), b.double()
     K = a.shape[-1]
     value = alpha * (a @ b)
-    scale = abs(alpha) * (a.abs() @ b.abs()) + K * 2.0**-149
+    scale = abs(alpha) * (a.abs() @ b.abs() + FLAT) + FLAT
     if c is not None and beta != 0:
         value += beta * c.double()
         scale += abs(beta) * c.double().abs()
@@ -50,16 +57,46 @@ def ieee_bound(K: int) -> float:
 
     Source: N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.
     """
-    n = (K + 3) * U
-    return n / (1 - n) if n < 1 else float("inf")
+    return _first_and_higher_orders(K + 3)
+
+
+def fp32_bound(K: int) -> float:
+    """What every element of precision "fp32" keeps, on any finite operands, unless it fell back to float32.
+
+    (8 + LOST + K / PROMOTE + eps_K) u, where 8u is what two fp16 planes an operand miss and eps_K what tensor cores
+    cut off and the epilogue rounds: 20 in the high sums, up to 15 in the low ones, one a fold, 2 for alpha and beta.
+    An element that fell back keeps `ieee_bound`, and so do all for K < SHALLOW.
+    """
+    if K < SHALLOW:
+        return ieee_bound(K)
+    truncation = 20 + 15 * min(1.0, K / FOLD) + 2 + math.ceil(K / FOLD)
+    return _first_and_higher_orders(8 + LOST + math.ceil(K / PROMOTE) + truncation)
+
+
+def tf32_bound(K: int) -> float:
+    """What every element of precision "tf32" keeps: 7 * 2^-11 for one plane an operand, 10u for each 16 of K cut off.
+
+    cuBLAS's TF32, which rounds its operands to as many bits and accumulates in the same way, keeps it too.
+    """
+    return 7 * 2.0**-11 + 2.0**-20 + _first_and_higher_orders(10 * math.ceil(K / 16) + 3)
+
+
+def _first_and_higher_orders(n: float) -> float:
+    """n roundings of u each, one upon the other: n u / (1 - n u)."""
+    return n * U / (1 - n * U) if n * U < 1 else float("inf")
 
 
 @dataclass(frozen=True)
 class Errors:
-    """`relative` is the Frobenius norm of the error over that of the reference; `largest` is max |error| / S."""
+    """What a result is off by.
+
+    `relative` is the Frobenius norm of the error over that of the reference, `largest` is max |error| / S, and
+    `bias` the mean of error / S with its sign: rounding to nearest leaves none, on positive data truncation does.
+    """
 
     relative: float
     largest: float
+    bias: float = 0.0
 
     def within(self, bound: float) -> bool:
         """Whether every element keeps `bound`; NaN never does."""
@@ -73,10 +110,10 @@ def errors(result: Tensor, expected: Reference) -> Errors:
     if result.numel() == 0:
         return Errors(0.0, 0.0)
     difference = result.double() - expected.value
-    ratio = torch.where(difference == 0, 0.0, difference.abs() / expected.scale)
+    ratio = torch.where(difference == 0, 0.0, difference / expected.scale)
     norm = expected.value.norm().item()
     relative = difference.norm().item() / norm if norm else (0.0 if not difference.any() else float("inf"))
-    return Errors(relative, ratio.max().item())
+    return Errors(relative, ratio.abs().max().item(), ratio.mean().item())
 
 
 def guarded(

@@ -1,0 +1,414 @@
+"""fp16x3 and fp16x1, modelled in numpy, keep their bounds; algorithms that leave out one safeguard do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.data import DATA, Data
+from bench.table import RESULTS
+from tests.model import FP16X1, FP16X3, SMALL, Algorithm, Floats, U, accumulate, in_order, sgemm, split
+from triton_sgemm.testing import Errors, Reference, errors, fp32_bound, ieee_bound, random_bound, reference, tf32_bound
+
+VECTORS = Path(__file__).parent / "data" / "wgmma_h200.npz"
+PRECISION = RESULTS / "nvidia-h200" / "precision.csv"
+FLOAT32 = Algorithm(shallow=1 << 30)  # nothing but float32
+
+
+@dataclass(frozen=True)
+class Product:
+    """A modelled product and its errors: of all elements, of those from tensor cores, of those that fell back."""
+
+    value: Floats
+    share: float  # of elements that fell back
+    all: Errors
+    tensor_core: Errors
+    fallback: Errors
+    K: int
+
+    def keeps_always(self, bound=fp32_bound) -> bool:
+        return self.tensor_core.within(bound(self.K)) and self.fallback.within(ieee_bound(self.K))
+
+    def keeps_random(self) -> bool:
+        return self.all.within(random_bound(self.K))
+
+
+def measured(a, b, algorithm: Algorithm = FP16X3, alpha: float = 1.0, beta: float = 0.0, c=None) -> Product:
+    a, b = (np.asarray(x, np.float32) for x in (a, b))
+    result = sgemm(a, b, algorithm, alpha, beta, c)
+    value, fell = torch.from_numpy(result.value), torch.from_numpy(result.fallback)
+    expected = reference(*map(torch.from_numpy, (a, b)), alpha, beta, None if c is None else torch.from_numpy(c))
+    part = [
+        errors(value[at], Reference(expected.value[at], expected.scale[at], expected.depth))
+        for at in (torch.ones_like(fell), ~fell, fell)
+    ]
+    return Product(result.value, result.fallback.mean(), *part, a.shape[1])
+
+
+def drawn(data: str | Data, M: int, N: int, K: int, seed: int = 0) -> tuple[Floats, Floats]:
+    make = DATA[data] if isinstance(data, str) else data
+    a, b = make(M, N, K, torch.Generator().manual_seed(seed))
+    return a.numpy(), b.numpy()
+
+
+def sparse(K: int, **entries: dict[int, float]) -> tuple[Floats, Floats]:
+    """One row of A and one column of B, zero but for the given entries."""
+    a, b = np.zeros((1, K), np.float32), np.zeros((K, 1), np.float32)
+    for k, x in entries["a"].items():
+        a[0, k] = x
+    for k, x in entries["b"].items():
+        b[k, 0] = x
+    return a, b
+
+
+# the model is the card
+
+
+@pytest.mark.parametrize("K", [16, 32])
+def test_sums_have_the_bits_of_an_h200(K: int) -> None:
+    """c + a @ b of wgmma m64n64k16, fp16 planes of many exponents, subnormal ones and zeros among them."""
+    vectors = np.load(VECTORS)
+    kinds = sorted({name.rsplit("_", 2)[0] for name in vectors.files})
+    assert len(kinds) == 8
+    for kind in kinds:
+        a, b, sums, expected = (vectors[f"{kind}_{K}_{x}"].astype(np.float32) for x in "abcd")
+        for k in range(0, K, 16):
+            sums = accumulate(sums, a[:, k : k + 16], b[k : k + 16])
+        assert (sums == expected).all(), kind
+        if kind in ("normal_normal", "u_u"):
+            continue
+        without = accumulate(vectors[f"{kind}_{K}_c"], a[:, :16], b[:16], extra_bits=1)
+        assert K > 16 or (without != expected).any(), kind
+
+
+# distributions
+
+
+@pytest.mark.parametrize("K", [64, 100, 1024, 4096])
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+def test_every_distribution_keeps_its_bounds(data: Data, K: int) -> None:
+    a, b = drawn(data, 16, 32, K)
+    fp32 = measured(a, b)
+    assert fp32.keeps_always()
+    assert measured(a, b, FLOAT32).all.within(ieee_bound(K))
+    if data.random:
+        assert fp32.keeps_random()
+        # six products an element: too few for float32 to have lost what the split loses
+        room = 1.1 if data.name == "gradients" and K < 1024 else 1
+        assert fp32.all.relative <= room * max(measured(a, b, FLOAT32).all.relative, 2.0**-23)
+    if K <= 1024:
+        assert measured(a, b, FP16X1).keeps_always(tf32_bound)
+
+
+def test_few_distributions_fall_back() -> None:
+    fell = {name for name, data in DATA.items() if measured(*drawn(data, 64, 128, 512)).share > 0}
+    assert fell == {"graded_steeply", "lognormal_4"}
+
+
+def test_integers_are_exact() -> None:
+    a, b = drawn("integers", 24, 40, 1000)
+    assert (measured(a, b).value == a.astype(np.float64) @ b).all()
+    wide = np.random.default_rng(0).integers(-(2**16), 2**16, (8, 64)).astype(np.float32)  # 17 bits by 1
+    assert (measured(wide, b[:64].clip(-1, 1)).value == wide.astype(np.float64) @ b[:64].clip(-1, 1)).all()
+
+
+def test_truncation_leaves_no_trace() -> None:
+    """A mean signed error of at most 2^-23 on positive data; an H200 has -8e-8 (docs/accuracy.md)."""
+    a, b = drawn("uniform", 40, 40, 4096)
+    assert abs(measured(a, b).all.bias) <= 2.0**-23
+    assert measured(a, b, replace(FP16X3, promote=64)).all.bias < -(2.0**-23)
+
+
+@pytest.mark.parametrize("K", [4096, 65536, 262144])
+def test_truncation_does_not_grow_with_k(K: int) -> None:
+    """What is cut off, without the roundings of the promotions: those cancel, over more outputs than fit a test."""
+    n = 1024 // int(K**0.5)
+    a, b = drawn("uniform", n, n, K)
+    blocks_a = np.moveaxis(split(a).high.reshape(n, -1, 2, 16), 0, 2)  # (blocks, steps, n, 16)
+    blocks_b = split(b.T).high.T.reshape(-1, 2, 16, n)
+    sums = np.zeros((len(blocks_a), n, n))
+    for step in range(2):
+        sums = accumulate(sums, blocks_a[:, step], blocks_b[:, step])
+    exact = (blocks_a.astype(np.float64) @ blocks_b).sum((0, 1))
+    assert ((sums.sum(0) - exact) / exact).mean() == pytest.approx(-8.0e-8, rel=0.1)
+
+
+def test_deep_sums_keep_their_bounds() -> None:
+    a, b = drawn("uniform", 1, 1, 262144)
+    assert (deep := measured(a, b)).keeps_always() and deep.keeps_random()
+
+
+# mutants: each lacks one safeguard, and a bound refuses it
+
+
+def test_without_promotion_is_refused() -> None:
+    a, b = drawn("uniform", 16, 16, 4096)
+    mutant = measured(a, b, replace(FP16X3, promote=None))
+    assert not mutant.keeps_random() and not mutant.keeps_always()
+    normal = drawn("normal", 16, 16, 4096)
+    assert measured(*normal, replace(FP16X3, promote=None)).all.relative > 2.0**-23
+    assert measured(*normal).all.relative < 2.0**-21
+
+
+@pytest.mark.parametrize("data", ["tiny", "huge_by_tiny"])
+def test_without_scaling_is_refused(data: str) -> None:
+    a, b = drawn(data, 16, 16, 256)
+    mutant = replace(FP16X3, scaled=False)
+    assert not measured(a, b, replace(mutant, checked=False)).keeps_always()
+    assert measured(a, b, mutant).share == 1  # the check saves it, in float32
+    assert measured(a, b).share == 0
+
+
+def test_without_the_check_is_refused() -> None:
+    a, b = drawn("graded_steeply", 16, 16, 256)
+    mutant = measured(a, b, replace(FP16X3, checked=False))
+    assert not mutant.keeps_always() and not mutant.keeps_random()
+
+
+@pytest.mark.parametrize("data", ["normal", "uniform"])
+def test_swapped_planes_are_refused(data: str) -> None:
+    mutant = measured(*drawn(data, 16, 16, 256), replace(FP16X3, swapped=True))
+    assert not mutant.keeps_always() and not mutant.keeps_random()
+
+
+def test_one_plane_is_refused() -> None:
+    mutant = measured(*drawn("normal", 16, 16, 256), FP16X1)
+    assert not mutant.keeps_random() and not mutant.keeps_always() and mutant.keeps_always(tf32_bound)
+
+
+def rows_of_small_entries() -> dict[str, tuple[Floats, Floats]]:
+    """Rows whose small entries meet columns that hide the large one: two planes hold them, the products do not."""
+    odd = 1 + np.arange(1, 31, 2) / 1024
+    return {
+        "low by low": sparse(64, a={0: 1, 2: 2.0**-40}, b={1: 1, 2: 2.0**-40}),
+        "low by the rest of high": sparse(64, a={0: 1, 2: 2.0**-40}, b={2: 1 + 2.0**-11 + 2.0**-20}),
+        "all in low": (
+            np.r_[1, np.full(1023, 2.0**-40)][None].astype(np.float32),
+            np.r_[0, np.full(1023, 1 + 2.0**-11 - 2.0**-18)][:, None].astype(np.float32),
+        ),
+        # an fp16 subnormal has the exponent of the smallest normal number where tensor cores align
+        "aligned by a subnormal": sparse(
+            64,
+            a={0: 1, 16: 2.0**-38} | dict(enumerate(2.0**-28 * odd, 17)),
+            b={16: 1} | dict(enumerate(2.0**-15 * odd, 17)),
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", rows_of_small_entries())
+def test_lost_mass_counted_in_the_planes_alone_is_refused(case: str) -> None:
+    a, b = rows_of_small_entries()[case]
+    mutant = measured(a, b, replace(FP16X3, lost="planes"))
+    assert mutant.share == 0 and not mutant.keeps_always()
+    for right in (measured(a, b), measured(b.T, a.T)):
+        assert right.share == 1 and right.keeps_always()
+    assert measured(a, b, FP16X1).keeps_always(tf32_bound)
+
+
+# adversarial patterns
+
+
+@pytest.mark.parametrize("K", [16, 32, 48, 64])
+def test_a_tensor_core_loses_at_most_10u_a_step(K: int) -> None:
+    """A product of 1 and then many just below what is cut off beside it: nearly all of them are lost."""
+    worst = 0.0
+    for tail in (2.0**-25, 2.0**-24, 1.5 * 2.0**-24, 2.0**-23):
+        a, b = np.full((1, K), tail * (1 - 2.0**-10) * 2.0**12), np.full((K, 1), 2.0**-12)
+        a[0, 0], b[0, 0] = 1, 1
+        sums = np.zeros((1, 1))
+        for k in range(0, K, 16):
+            sums = accumulate(sums, a[:, k : k + 16], b[k : k + 16])
+        exact = (a @ b).item()
+        worst = max(worst, (exact - sums.item()) / exact / U)
+    assert 7.4 * (K // 16) < worst < 10 * (K // 16)
+
+
+@pytest.mark.parametrize("K", [64, 65, 96, 128, 4096])
+def test_roundings_that_all_fall_one_way(K: int) -> None:
+    """Every entry of an operand the same, with the mantissas whose planes miss most, in every combination."""
+    tails = [0, 2.0**-23, 2.0**-12 - 2.0**-23, 2.0**-11 - 2.0**-23, 2.0**-11 + 2.0**-22 + 2.0**-23, 2.0**-12 + 2.0**-22]
+    x = np.array([[1 + 2.0**-10 * h + t for h in (0, 1, 511, 1022)] for t in tails], np.float32).ravel()
+    a, b = np.tile(x[:, None], K), np.tile(x, (K, 1))
+    assert measured(a, b).keeps_always()
+    assert measured(a, b, FP16X1).keeps_always(tf32_bound)
+    a[:, ::2] *= -1  # ... and the products' signs alternate
+    assert measured(a, b).keeps_always()
+
+
+@pytest.mark.parametrize("spread", [2.0**-22, 2.0**-25, 2.0**-28, 2.0**-31])
+def test_one_large_product_in_a_step(spread: float) -> None:
+    """All others are cut off below it, towards zero."""
+    a, b = np.full((4, 256), spread * (1 - 2.0**-9), np.float32), np.full((256, 4), 1 - 2.0**-9, np.float32)
+    a[:, ::32], b[::32] = 1, 1
+    assert measured(a, b).keeps_always()
+
+
+def test_planes_hold_entries_to_2u() -> None:
+    x = np.random.default_rng(0).uniform(1, 2, (64, 4096)) * 2.0 ** -np.arange(4096).clip(0, 60)
+    planes = split(x.astype(np.float32))
+    y = x.astype(np.float32).astype(np.float64) * 2.0 ** (14 - planes.exponent[:, None])
+    error = np.abs(planes.high + 2.0**-11 * planes.low - y)
+    large = y >= SMALL
+    assert (error[large] <= 2 * U * y[large]).all() and (error[~large] <= 2.0**-36).all()
+    assert np.abs(planes.high).max() <= 2.0**15 and np.abs(planes.low).max() <= 2.0**14
+
+
+def test_elements_beside_one_that_falls_back_are_as_good_as_float32() -> None:
+    """0.1 by 0.1 drifts in float32: such elements keep float32's bound, not the tighter one of tensor cores."""
+    a, b = np.full((64, 4096), 0.1, np.float32), np.full((4096, 4), 0.1, np.float32)
+    assert measured(a, b).keeps_always() and measured(a, b).share == 0
+    a[3], a[3, 0], b[0] = 2.0**-45, 1, 1e-20
+    beside = measured(a, b)
+    assert beside.share == 1 and beside.keeps_always() and not beside.fallback.within(fp32_bound(4096))
+
+
+# any exponents
+
+
+def finite_class(x: Floats) -> Floats:
+    """0 for finite numbers, 1 and -1 for the infinities, 2 for NaN."""
+    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0))
+
+
+@dataclass(frozen=True)
+class Fuzzed:
+    """Rows and columns around any exponent, subnormal ones too, any ranges within them, few or many entries."""
+
+    seed: int
+    K: int
+    rows: int
+    columns: int
+    apart: int
+    within: int
+    density: float
+    mantissa: int
+    hidden: int  # not 0: entries 2^hidden above all others, that meet zeros
+
+    def operands(self) -> tuple[Floats, Floats]:
+        g = np.random.default_rng(self.seed)
+        a, b = self.operand(g, 3, self.rows - self.hidden), self.operand(g, 4, self.columns - self.hidden // 2).T
+        if self.hidden:
+            j, k = g.choice(self.K, (2, 3), replace=False)
+            with np.errstate(all="ignore"):
+                a[:, j], b[j], b[k] = np.ldexp(1.0, self.rows), 0, np.ldexp(1.0, self.columns)
+                a[:, k] *= 0 if g.random() < 0.5 else 2.0**-30
+        return a, b
+
+    def operand(self, g: np.random.Generator, count: int, exponent: int) -> Floats:
+        e = exponent - g.integers(0, self.apart + 1, (count, 1)) - g.integers(0, self.within + 1, (count, self.K))
+        x = (1 + g.integers(0, 2**self.mantissa, e.shape) / 2.0**self.mantissa) * g.choice([-1, 1], e.shape)
+        return np.where(g.random(e.shape) < self.density, np.ldexp(x, e), 0).astype(np.float32)
+
+
+fuzzed = st.builds(
+    Fuzzed,
+    seed=st.integers(0, 2**32 - 1),
+    K=st.sampled_from([64, 65, 96, 200]),
+    rows=st.integers(-149, 127),
+    columns=st.integers(-149, 127),
+    apart=st.sampled_from([0, 3, 20, 100, 276]),
+    within=st.sampled_from([0, 5, 12, 30, 45, 60, 300]),
+    density=st.sampled_from([1.0, 0.3, 0.05]),
+    mantissa=st.sampled_from([0, 3, 10, 12, 23]),
+    hidden=st.sampled_from([0, 0, 15, 27, 33, 40]),
+)
+scalars = st.sampled_from([1.0, -0.75, 2.0**100, 2.0**-100, 3.0])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(case=fuzzed, alpha=scalars, beta=st.sampled_from([0.0, 1.0, 2.0**-60]))
+def test_any_exponents(case: Fuzzed, alpha: float, beta: float) -> None:
+    a, b = case.operands()
+    c = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        float32 = sgemm(a, b, FLOAT32, alpha, beta, c).value
+        product = np.abs(alpha * (a.astype(np.float64) @ b))
+    if not np.isfinite(float32).all() or product.max() > 2.0**127:
+        here = product < 2.0**127  # close to the largest number either class is right
+        assert (finite_class(sgemm(a, b, FP16X3, alpha, beta, c).value) == finite_class(float32))[here].all()
+        return
+    single = replace(FP16X3, half_tile=(1, 1))  # no element falls back for another
+    assert measured(a, b, single, alpha, beta, c).keeps_always()
+    assert measured(a, b, replace(FP16X1, half_tile=(1, 1)), alpha, beta, c).keeps_always(tf32_bound)
+
+
+def test_the_fuzz_finds_lost_mass() -> None:
+    """With the planes' own losses counted and no others, it finds elements that are wrong."""
+    mutant = replace(FP16X3, half_tile=(1, 1), lost="planes")
+    case = Fuzzed(0, 64, 10, -10, 3, 30, 0.05, 3, 27)
+    cases = [replace(case, seed=seed) for seed in range(30)]
+    refused = [not measured(*case.operands(), mutant).keeps_always() for case in cases]
+    assert 3 < sum(refused) < len(cases)
+
+
+# special values
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("seed", range(12))
+def test_special_values_land_where_float32_puts_them(seed: int, beta: float) -> None:
+    g = np.random.default_rng(seed)
+    special = [np.inf, -np.inf, np.nan, 3.4e38, -3.39e38, 1.7e38, 1e-45, -1e-38, 0.0, -0.0]
+    a, b, c = (g.standard_normal(s).astype(np.float32) for s in ((9, 96), (96, 140), (9, 140)))
+    for x in (a, b, c):
+        at = g.integers(0, x.size, int(g.integers(1, 6)))
+        x.flat[at] = g.choice(special[:3] if seed % 2 else special, at.size)
+    fp32, float32 = (sgemm(a, b, algorithm, 1.0, beta, c).value for algorithm in (FP16X3, FLOAT32))
+    assert (finite_class(fp32) == finite_class(float32)).all()
+    assert finite_class(fp32).any() or seed % 2 == 0
+
+
+def test_overflow_is_overflow() -> None:
+    a, b = np.full((2, 64), 2.0**63, np.float32), np.full((64, 2), 2.0**63, np.float32)
+    assert np.isposinf(measured(a, b).value).all()
+    a[:, ::2] *= -1  # the sum is zero, and so are its partial sums at every other step
+    assert (measured(a, b).value == 0).all()
+    a[:, :32], a[:, 32:] = 2.0**63, -(2.0**63)  # float32 overflows on the way
+    assert np.isposinf(measured(a, b).value).all()
+
+
+@pytest.mark.parametrize("scale", [2.0**127, 1.0, 2.0**-126, 2.0**-149])
+def test_rows_of_zeros(scale: float) -> None:
+    b = np.full((64, 3), scale, np.float32)
+    b[:, 1] = 0
+    a = np.zeros((4, 64), np.float32)
+    assert (measured(a, b).value == 0).all() and measured(a, b).share == 0
+    a[2] = 1 / scale if scale > 2.0**-126 else 1.0
+    assert measured(a, b).keeps_always() and (measured(a, b).value[2] == a[2, 0] * b[0] * 64).all()
+
+
+# the card's errors
+
+
+@pytest.mark.skipif(not PRECISION.exists(), reason="bench/results/nvidia-h200/precision.csv is not measured yet")
+@pytest.mark.parametrize("variant, algorithm", [("matmul_fp32", FP16X3), ("matmul_tf32", FP16X1)])
+def test_the_model_has_the_errors_of_an_h200(variant: str, algorithm: Algorithm) -> None:
+    """Relative Frobenius errors within 15 %, the scatter of a few thousand outputs included.
+
+    Left out: data whose norm is that of a few elements, Hilbert's matrix, whose errors depend on M and N, and data of
+    which some tiles fall back and some do not.
+    """
+    few_rule = {"lognormal_2", "lognormal_4", "unscaled", "gradients", "graded"}
+    table = pd.read_csv(PRECISION).fillna({"fallback": 0})
+    table = table[(table["variant"] == variant) & (table["K"] == 4096) & table["data"].isin(DATA.keys() - few_rule)]
+    table = table[(table["fallback"] < 0.01) | (table["fallback"] > 0.99)]
+    assert len(table) > 5
+    for row in table.itertuples():
+        used = replace(algorithm, checked=False) if float(str(row.fallback)) < 0.01 else FLOAT32
+        mine = measured(*drawn(str(row.data), 64, 64, 4096), used).all.relative
+        assert mine == pytest.approx(row.rel_err, rel=0.15, abs=1e-12), row.data
+
+
+def test_in_order_is_float32() -> None:
+    """The model's FMA against one made of exact integers."""
+    g = np.random.default_rng(0)
+    a, b = g.integers(-(2**11), 2**11, (5, 100)), g.integers(-(2**11), 2**11, (100, 6))
+    assert (in_order(a.astype(np.float32), b.astype(np.float32))[:, :] == (a @ b).astype(np.float32)).mean() > 0.5
+    assert in_order(np.float32([[1, 2.0**-24]]), np.float32([[1], [1 + 2.0**-23]])) == np.float32(1 + 2.0**-23)
