@@ -31,9 +31,12 @@ SMALL = tl.constexpr(2.0**-13)
 ALIGNED = 64  # lanes: 128 bytes of a plane
 
 ACROSS = 32  # rows of a tile where they lie along X
-ON_CHIP = 4096  # elements of a tile
+ELEMENTS = 4096  # of a tile
+LONGEST = 8192  # row of one tile
 NUM_WARPS = 4
 BAND = 512  # tiles, about: more than run at a time, and not too many for the L2 cache
+HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
+PATIENCE = tl.constexpr(10_000)  # looks, some milliseconds
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class Planes:
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
     tops     int32, (products, pitch): the largest |entry| of each row, its float32 bits
     smalls   int32, (products, pitch): how many entries of each row are small, see above
-    highest  int32, one element: the largest of `tops`
+    high     int32, one element: not 0 where an entry is 2^32 or more, Inf or NaN
     """
 
     room: Tensor
     tops: Tensor
     smalls: Tensor
-    highest: Tensor
+    high: Tensor
     batch: tuple[int, ...]
     X: int
     K: int
@@ -108,7 +111,7 @@ def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: 
 
 @triton.jit
 def panel(
-    x_ptr, room_ptr, tops_ptr, smalls_ptr, highest_ptr, arrived_ptr, pid,
+    x_ptr, room_ptr, tops_ptr, smalls_ptr, high_ptr, arrived_ptr, pid,
     X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
@@ -119,23 +122,17 @@ def panel(
         total *= batch[axis]
     chunks = (K - 1) // BLOCK_K + 1
     chunk = 0
-    if ONCE:
-        surveys = True
-        splits = True
-    else:
+    if not ONCE:
         # a band of panels is surveyed while the one before is split
         wide = tl.minimum(tl.maximum(BAND // chunks, 1), total)
-        turn = pid // (2 * wide * chunks)
         within = pid % (2 * wide * chunks)
         surveys = within < wide * chunks
-        splits = within >= wide * chunks
-        band = tl.where(surveys, turn, turn - 1)
+        band = pid // (2 * wide * chunks) - tl.where(surveys, 0, 1)
         chunk = within % chunks
         pid = band * wide + within // chunks % wide
-        expected = tl.minimum(wide, total - band * wide) * chunks
-        arrived_ptr += band
-        surveys = surveys & (pid < total)
-        splits = splits & (pid >= 0) & (pid < total)
+        if (pid < 0) | (pid >= total):
+            return
+        arrived_ptr += pid
     z = pid // panels
     first = pid % panels * BLOCK_X
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
@@ -153,48 +150,53 @@ def panel(
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         top = tl.max(magnitude(x), 1)
         tl.store(tops_ptr + lanes, top, lanes < X)
-        tl.atomic_max(highest_ptr, tl.max(top, 0))
+        if tl.max(top, 0) >= HIGH:
+            tl.store(high_ptr, 1)
         smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
         tl.store(smalls_ptr + lanes, smalls, lanes < X)
+    elif surveys:
+        top = tl.max(magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)), 1)
+        tl.atomic_max(tops_ptr + lanes, top, lanes < X)
+        if tl.max(top, 0) >= HIGH:
+            tl.store(high_ptr, 1)
+        tl.debug_barrier()
+        tl.atomic_add(arrived_ptr, 1)
     else:
-        if surveys:
-            x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-            top = tl.max(magnitude(x), 1)
-            tl.atomic_max(tops_ptr + lanes, top, lanes < X)
-            tl.atomic_max(highest_ptr, tl.max(top, 0))
-            tl.debug_barrier()
-            tl.atomic_add(arrived_ptr, 1)
-        if splits:
-            while tl.atomic_add(arrived_ptr, 0) < expected:
-                pass
-            top = tl.load(tops_ptr + lanes, lanes < X, other=0, volatile=True)
-            x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-            smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
-            tl.atomic_add(smalls_ptr + lanes, smalls, lanes < X)
+        arrived = tl.atomic_add(arrived_ptr, 0)
+        patience = PATIENCE
+        while (arrived < chunks) & (patience > 0):
+            arrived = tl.atomic_add(arrived_ptr, 0)
+            patience -= 1
+        top = tl.load(tops_ptr + lanes, lanes < X, other=0, volatile=True)
+        if arrived < chunks:  # should the GPU start programs in an order that would keep this one waiting
+            for i in range(chunks):
+                at = i * BLOCK_K + tl.arange(0, BLOCK_K)
+                top = tl.maximum(top, tl.max(magnitude(read(x_ptr, lanes, at, X, K, stride_x, stride_k)), 1))
+        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
+        smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
+        tl.atomic_add(smalls_ptr + lanes, smalls, (lanes < X) & (smalls > 0))
 
 
 @triton.jit
 def split_kernel(
-    a_ptr, a_room, a_tops, a_smalls, a_highest, a_arrived, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_tops, b_smalls, b_highest, b_arrived, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
-    K, a_programs, b_programs, ticket_ptr, PLANES: tl.constexpr, BAND: tl.constexpr,
+    a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    K, a_programs, b_programs, PLANES: tl.constexpr, BAND: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
-    if not (A_ONCE and B_ONCE):  # in the order in which they start, so that what a program waits for has started
-        pid = tl.atomic_add(ticket_ptr, 1)
     mixed = pid.to(tl.int64) * b_programs
     b_before = (mixed // (a_programs + b_programs)).to(tl.int32)
     b_after = ((mixed + b_programs) // (a_programs + b_programs)).to(tl.int32)
     if b_after == b_before:
         panel(
-            a_ptr, a_room, a_tops, a_smalls, a_highest, a_arrived, pid - b_before,
+            a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, pid - b_before,
             a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, BAND,
         )  # fmt: skip
     else:
         panel(
-            b_ptr, b_room, b_tops, b_smalls, b_highest, b_arrived, b_before,
+            b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_before,
             b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, BAND,
         )  # fmt: skip
 
@@ -223,20 +225,21 @@ class Source:
     def block(self) -> tuple[int, int]:
         """BLOCK_X and BLOCK_K of its tiles: whole rows where they lie along K and fit, 128 bytes of X otherwise."""
         depth = max(triton.next_power_of_2(self.K), 16)
-        rows = max(1, min(ON_CHIP // depth, 64)) if self.along_k else ACROSS
-        return rows, min(depth, ON_CHIP // rows)
+        if self.along_k:
+            depth = min(depth, LONGEST)
+            return max(1, min(ELEMENTS // depth, 64)), depth
+        return ACROSS, min(depth, ELEMENTS // ACROSS)
 
     @property
     def programs(self) -> tuple[int, int]:
-        """How many split it, and in how many bands: 0 where each tile is whole rows."""
+        """How many split it, and how many panels of several tiles it has: 0 where each tile is whole rows."""
         rows, depth = self.block
         chunks = cdiv(self.K, depth)
         panels = math.prod(self.own_batch) * cdiv(self.X, rows)
         if chunks == 1:
             return panels, 0
         wide = min(max(BAND // chunks, 1), panels)
-        bands = cdiv(panels, wide)
-        return (bands + 1) * 2 * wide * chunks, bands
+        return (cdiv(panels, wide) + 1) * 2 * wide * chunks, panels
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, tuple[Tensor, Tensor]]:
@@ -249,25 +252,25 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     products = [math.prod(s.own_batch) for s in sources]
     lines = [n * pitch for n, pitch in zip(products, pitches, strict=True)]
     programs = [s.programs for s in sources]
-    arrivals = [cdiv(bands, 4) * 4 for _, bands in programs]
-    zeros = torch.zeros(2 * sum(lines) + sum(arrivals) + spare + 4, dtype=torch.int32, device=device)
-    ticket, count, *highest = zeros[-4:].unbind()
+    arrivals = [cdiv(shared, 4) * 4 for _, shared in programs]
+    zeros = torch.zeros(2 * sum(lines) + sum(arrivals) + spare + 3, dtype=torch.int32, device=device)
+    count, *highs = zeros[-3:].unbind()
 
     results = []
     args: list[Any] = []
     options: dict[str, Any] = {"PLANES": planes, "BAND": BAND, "num_warps": NUM_WARPS}
     at = 0
-    for name, s, pitch, n, line, arrival, top in zip("AB", sources, pitches, products, lines, arrivals, highest):
+    for name, s, pitch, n, line, arrival, high in zip("AB", sources, pitches, products, lines, arrivals, highs):
         tops, smalls = zeros[at : at + 2 * line].view(2, n, pitch)
         lanes = n * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
-        results.append(Planes(room, tops, smalls, top, s.own_batch, s.X, s.K, s.along_k, planes))
+        results.append(Planes(room, tops, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
         at += 2 * line
         arrived = zeros[at : at + arrival]
         at += arrival
         stride_lane, stride_k = room.stride()[:: 1 if s.along_k else -1]
-        args += [s.tensor, room, tops, smalls, top, arrived, s.X, s.own_batch[::-1], s.strides[-3::-1], *s.strides[-2:]]
+        args += [s.tensor, room, tops, smalls, high, arrived, s.X, s.own_batch[::-1], s.strides[-3::-1], *s.strides[-2:]]
         args += [pitch, stride_lane, stride_k]
         block_x, block_k = s.block
         options |= {f"{name}_X": block_x, f"{name}_K": block_k, f"{name}_ONCE": block_k >= s.K}
@@ -276,5 +279,5 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
         args += args
         options |= {f"B_{key}": options[f"A_{key}"] for key in ("X", "K", "ONCE")}
         counts.append(0)
-    args += [sources[0].K, *counts, ticket]
+    args += [sources[0].K, *counts]
     return results, Launch(split_kernel, sum(counts), tuple(args), options), (zeros[at : at + spare], count)

@@ -295,7 +295,7 @@ def consumer(
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_tops, b_tops, a_smalls, b_smalls, a_highest, b_highest, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_tops, b_tops, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
@@ -324,7 +324,7 @@ def tensor_core_kernel(
         mbarrier.init(ready.index(s), count=1)
         mbarrier.init(empty.index(s), count=CONSUMERS)
     fence_async_shared()
-    extreme = could_overflow(gl.load(a_highest), gl.load(b_highest), limit)
+    extreme = (gl.load(a_high) | gl.load(b_high)) != 0
 
     gl.warp_specialize(
         [
@@ -383,7 +383,7 @@ def _multiply(
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.tops, b.tops, a.smalls, b.smalls, a.highest, b.highest, out if c is None else c, out, marks.pieces, marks.count,
+        a.tops, b.tops, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
