@@ -10,7 +10,7 @@ along X lie, for each product of the batch, the high plane and the low one, `pit
 
 Whole rows that fit on chip are read once. Others are surveyed first, a band of tiles at a time, and split while the next
 band is surveyed and they are still in the L2 cache: from memory they come once too. Both operands in one launch, their
-programs evenly mixed: 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
+programs in turn: 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
 LONGEST = 8192  # row of one tile
 NUM_WARPS = 4
+MORE: dict[str, Any] = {}
 BAND = 512  # tiles, about: more than run at a time, and not too many for the L2 cache
 HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
 PATIENCE = tl.constexpr(10_000)  # looks, some milliseconds
@@ -112,25 +113,25 @@ def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: 
 @triton.jit
 def panel(
     x_ptr, room_ptr, tops_ptr, smalls_ptr, high_ptr, arrived_ptr, pid,
-    X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
-    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, BAND: tl.constexpr,
+    X, K, wide, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
+    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
     """One program's share of splitting an operand."""
     panels = (X - 1) // BLOCK_X + 1
-    total = panels
-    for axis in tl.static_range(len(batch)):
-        total *= batch[axis]
-    chunks = (K - 1) // BLOCK_K + 1
     chunk = 0
     if not ONCE:
-        # a band of panels is surveyed while the one before is split
-        wide = tl.minimum(tl.maximum(BAND // chunks, 1), total)
-        within = pid % (2 * wide * chunks)
-        surveys = within < wide * chunks
-        band = pid // (2 * wide * chunks) - tl.where(surveys, 0, 1)
-        chunk = within % chunks
-        pid = band * wide + within // chunks % wide
-        if (pid < 0) | (pid >= total):
+        # a band of `wide` panels is surveyed while the one before is split
+        chunks = (K - 1) // BLOCK_K + 1
+        total = panels
+        for axis in tl.static_range(len(batch)):
+            total *= batch[axis]
+        last = ((total - 1) // wide + 1) * 2 - 1
+        chunk = pid % chunks
+        turn = pid // chunks // wide
+        surveys = (turn == 0) | ((turn % 2 == 1) & (turn < last))
+        band = tl.where(surveys, turn + 1, turn - tl.where(turn < last, 2, 1)) // 2
+        pid = band * wide + pid // chunks % wide
+        if pid >= total:
             return
         arrived_ptr += pid
     z = pid // panels
@@ -156,48 +157,47 @@ def panel(
         tl.store(smalls_ptr + lanes, smalls, lanes < X)
     elif surveys:
         top = tl.max(magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)), 1)
-        tl.atomic_max(tops_ptr + lanes, top, lanes < X)
+        tl.atomic_max(tops_ptr + lanes, top, lanes < X, sem="relaxed")
         if tl.max(top, 0) >= HIGH:
             tl.store(high_ptr, 1)
         tl.debug_barrier()
-        tl.atomic_add(arrived_ptr, 1)
+        tl.atomic_add(arrived_ptr, 1, sem="release")
     else:
-        arrived = tl.atomic_add(arrived_ptr, 0)
+        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
+        arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
         patience = PATIENCE
         while (arrived < chunks) & (patience > 0):
-            arrived = tl.atomic_add(arrived_ptr, 0)
+            arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
             patience -= 1
         top = tl.load(tops_ptr + lanes, lanes < X, other=0, volatile=True)
         if arrived < chunks:  # should the GPU start programs in an order that would keep this one waiting
             for i in range(chunks):
                 at = i * BLOCK_K + tl.arange(0, BLOCK_K)
                 top = tl.maximum(top, tl.max(magnitude(read(x_ptr, lanes, at, X, K, stride_x, stride_k)), 1))
-        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
-        tl.atomic_add(smalls_ptr + lanes, smalls, (lanes < X) & (smalls > 0))
+        tl.atomic_add(smalls_ptr + lanes, smalls, (lanes < X) & (smalls > 0), sem="relaxed")
 
 
 @triton.jit
 def split_kernel(
-    a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
-    K, a_programs, b_programs, PLANES: tl.constexpr, BAND: tl.constexpr,
+    a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, a_X, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_X, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    K, a_programs, b_programs, PLANES: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
-    mixed = pid.to(tl.int64) * b_programs
-    b_before = (mixed // (a_programs + b_programs)).to(tl.int32)
-    b_after = ((mixed + b_programs) // (a_programs + b_programs)).to(tl.int32)
-    if b_after == b_before:
+    fewer = tl.minimum(a_programs, b_programs)
+    in_turn = pid < 2 * fewer
+    if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
-            a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, pid - b_before,
-            a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, BAND,
+            a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, tl.where(in_turn, pid // 2, pid - fewer),
+            a_X, K, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE,
         )  # fmt: skip
     else:
         panel(
-            b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_before,
-            b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, BAND,
+            b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, tl.where(in_turn, pid // 2, pid - fewer),
+            b_X, K, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE,
         )  # fmt: skip
 
 
@@ -231,15 +231,18 @@ class Source:
         return ACROSS, min(depth, ELEMENTS // ACROSS)
 
     @property
-    def programs(self) -> tuple[int, int]:
-        """How many split it, and how many panels of several tiles it has: 0 where each tile is whole rows."""
+    def programs(self) -> tuple[int, int, int]:
+        """How many split it, how many panels of several tiles it has, and how many of these are a band.
+
+        1, 0, 0 ... where each tile is whole rows.
+        """
         rows, depth = self.block
         chunks = cdiv(self.K, depth)
         panels = math.prod(self.own_batch) * cdiv(self.X, rows)
         if chunks == 1:
-            return panels, 0
+            return panels, 0, 1
         wide = min(max(BAND // chunks, 1), panels)
-        return (cdiv(panels, wide) + 1) * 2 * wide * chunks, panels
+        return 2 * cdiv(panels, wide) * wide * chunks, panels, wide
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, tuple[Tensor, Tensor]]:
@@ -252,15 +255,17 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     products = [math.prod(s.own_batch) for s in sources]
     lines = [n * pitch for n, pitch in zip(products, pitches, strict=True)]
     programs = [s.programs for s in sources]
-    arrivals = [cdiv(shared, 4) * 4 for _, shared in programs]
+    arrivals = [cdiv(shared, 4) * 4 for _, shared, _ in programs]
     zeros = torch.zeros(2 * sum(lines) + sum(arrivals) + spare + 3, dtype=torch.int32, device=device)
     count, *highs = zeros[-3:].unbind()
 
     results = []
     args: list[Any] = []
-    options: dict[str, Any] = {"PLANES": planes, "BAND": BAND, "num_warps": NUM_WARPS}
+    options: dict[str, Any] = {"PLANES": planes, "num_warps": NUM_WARPS, **MORE}
     at = 0
-    for name, s, pitch, n, line, arrival, high in zip("AB", sources, pitches, products, lines, arrivals, highs):
+    for name, s, pitch, n, line, arrival, high, (_, _, wide) in zip(
+        "AB", sources, pitches, products, lines, arrivals, highs, programs
+    ):
         tops, smalls = zeros[at : at + 2 * line].view(2, n, pitch)
         lanes = n * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
@@ -270,11 +275,11 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
         arrived = zeros[at : at + arrival]
         at += arrival
         stride_lane, stride_k = room.stride()[:: 1 if s.along_k else -1]
-        args += [s.tensor, room, tops, smalls, high, arrived, s.X, s.own_batch[::-1], s.strides[-3::-1], *s.strides[-2:]]
+        args += [s.tensor, room, tops, smalls, high, arrived, s.X, wide, s.own_batch[::-1], s.strides[-3::-1], *s.strides[-2:]]
         args += [pitch, stride_lane, stride_k]
         block_x, block_k = s.block
         options |= {f"{name}_X": block_x, f"{name}_K": block_k, f"{name}_ONCE": block_k >= s.K}
-    counts = [n for n, _ in programs]
+    counts = [n for n, _, _ in programs]
     if len(sources) == 1:
         args += args
         options |= {f"B_{key}": options[f"A_{key}"] for key in ("X", "K", "ONCE")}
