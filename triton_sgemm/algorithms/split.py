@@ -32,9 +32,8 @@ ALIGNED = 64  # lanes: 128 bytes of a plane
 
 ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
-LONGEST = 8192  # row of one tile
-NUM_WARPS = 4
-MORE: dict[str, Any] = {}
+LONGEST = 32768  # row of one tile
+SURVEY = 4  # tiles of one program that looks for the largest entries
 BAND = 512  # tiles, about: more than run at a time, and not too many for the L2 cache
 HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
 PATIENCE = tl.constexpr(10_000)  # looks, some milliseconds
@@ -114,23 +113,32 @@ def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: 
 def panel(
     x_ptr, room_ptr, tops_ptr, smalls_ptr, high_ptr, arrived_ptr, pid,
     X, K, wide, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
-    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr,
+    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SURVEY: tl.constexpr,
 ):  # fmt: skip
     """One program's share of splitting an operand."""
     panels = (X - 1) // BLOCK_X + 1
     chunk = 0
     if not ONCE:
-        # a band of `wide` panels is surveyed while the one before is split
+        # a band of `wide` panels is surveyed, SURVEY tiles a program, while the one before is split
         chunks = (K - 1) // BLOCK_K + 1
+        surveyors = (chunks - 1) // SURVEY + 1
         total = panels
         for axis in tl.static_range(len(batch)):
             total *= batch[axis]
-        last = ((total - 1) // wide + 1) * 2 - 1
-        chunk = pid % chunks
-        turn = pid // chunks // wide
-        surveys = (turn == 0) | ((turn % 2 == 1) & (turn < last))
-        band = tl.where(surveys, turn + 1, turn - tl.where(turn < last, 2, 1)) // 2
-        pid = band * wide + pid // chunks % wide
+        surveys = pid < wide * surveyors
+        band = 0
+        if not surveys:
+            pid -= wide * surveyors
+            band = pid // (wide * (surveyors + chunks))
+            pid = pid % (wide * (surveyors + chunks))
+            surveys = pid < wide * surveyors
+            if surveys:
+                band += 1
+            else:
+                pid -= wide * surveyors
+        programs = tl.where(surveys, surveyors, chunks)
+        chunk = pid % programs
+        pid = band * wide + pid // programs
         if pid >= total:
             return
         arrived_ptr += pid
@@ -145,7 +153,7 @@ def panel(
     x_ptr += first.to(tl.int64) * stride_x
     X = X - first
     lanes = tl.arange(0, BLOCK_X)
-    k = chunk * BLOCK_K + tl.arange(0, BLOCK_K)
+    k = tl.arange(0, BLOCK_K)
 
     if ONCE:
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
@@ -156,21 +164,26 @@ def panel(
         smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
         tl.store(smalls_ptr + lanes, smalls, lanes < X)
     elif surveys:
-        top = tl.max(magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)), 1)
+        k += chunk * (SURVEY * BLOCK_K)
+        tops = magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k))
+        for i in tl.static_range(1, SURVEY):
+            tops = tl.maximum(tops, magnitude(read(x_ptr, lanes, k + i * BLOCK_K, X, K, stride_x, stride_k)))
+        top = tl.max(tops, 1)
         tl.atomic_max(tops_ptr + lanes, top, lanes < X, sem="relaxed")
         if tl.max(top, 0) >= HIGH:
             tl.store(high_ptr, 1)
         tl.debug_barrier()
         tl.atomic_add(arrived_ptr, 1, sem="release")
     else:
+        k += chunk * BLOCK_K
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
         patience = PATIENCE
-        while (arrived < chunks) & (patience > 0):
+        while (arrived < surveyors) & (patience > 0):
             arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
             patience -= 1
         top = tl.load(tops_ptr + lanes, lanes < X, other=0, volatile=True)
-        if arrived < chunks:  # should the GPU start programs in an order that would keep this one waiting
+        if arrived < surveyors:  # should the GPU start programs in an order that would keep this one waiting
             for i in range(chunks):
                 at = i * BLOCK_K + tl.arange(0, BLOCK_K)
                 top = tl.maximum(top, tl.max(magnitude(read(x_ptr, lanes, at, X, K, stride_x, stride_k)), 1))
@@ -184,7 +197,7 @@ def split_kernel(
     b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_X, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
     K, a_programs, b_programs, PLANES: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
-    B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
+    B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr, SURVEY: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     fewer = tl.minimum(a_programs, b_programs)
@@ -192,12 +205,12 @@ def split_kernel(
     if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
             a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, tl.where(in_turn, pid // 2, pid - fewer),
-            a_X, K, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE,
+            a_X, K, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SURVEY,
         )  # fmt: skip
     else:
         panel(
             b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, tl.where(in_turn, pid // 2, pid - fewer),
-            b_X, K, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE,
+            b_X, K, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SURVEY,
         )  # fmt: skip
 
 
@@ -231,10 +244,16 @@ class Source:
         return ACROSS, min(depth, ELEMENTS // ACROSS)
 
     @property
+    def num_warps(self) -> int:
+        """32 elements of a tile a thread, with 4 warps at least."""
+        rows, depth = self.block
+        return max(4, rows * depth // 1024)
+
+    @property
     def programs(self) -> tuple[int, int, int]:
         """How many split it, how many panels of several tiles it has, and how many of these are a band.
 
-        1, 0, 0 ... where each tile is whole rows.
+        The last two are 0 and 1 where each tile is whole rows.
         """
         rows, depth = self.block
         chunks = cdiv(self.K, depth)
@@ -242,7 +261,8 @@ class Source:
         if chunks == 1:
             return panels, 0, 1
         wide = min(max(BAND // chunks, 1), panels)
-        return 2 * cdiv(panels, wide) * wide * chunks, panels, wide
+        surveyors = cdiv(chunks, SURVEY)
+        return wide * (surveyors + cdiv(panels, wide) * (surveyors + chunks)), panels, wide
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, tuple[Tensor, Tensor]]:
@@ -260,29 +280,34 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     count, *highs = zeros[-3:].unbind()
 
     results = []
-    args: list[Any] = []
-    options: dict[str, Any] = {"PLANES": planes, "num_warps": NUM_WARPS, **MORE}
+    parts: list[tuple[list[Any], dict[str, Any], int]] = []  # arguments, options and programs for each
     at = 0
-    for name, s, pitch, n, line, arrival, high, (_, _, wide) in zip(
-        "AB", sources, pitches, products, lines, arrivals, highs, programs
+    for s, pitch, n, line, arrival, high, (count_, _, wide) in zip(
+        sources, pitches, products, lines, arrivals, highs, programs
     ):
         tops, smalls = zeros[at : at + 2 * line].view(2, n, pitch)
         lanes = n * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
         results.append(Planes(room, tops, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
-        at += 2 * line
-        arrived = zeros[at : at + arrival]
-        at += arrival
+        arrived = zeros[at + 2 * line : at + 2 * line + arrival]
+        at += 2 * line + arrival
         stride_lane, stride_k = room.stride()[:: 1 if s.along_k else -1]
-        args += [s.tensor, room, tops, smalls, high, arrived, s.X, wide, s.own_batch[::-1], s.strides[-3::-1], *s.strides[-2:]]
-        args += [pitch, stride_lane, stride_k]
+        args = [s.tensor, room, tops, smalls, high, arrived, s.X, wide, s.own_batch[::-1], s.strides[-3::-1]]
         block_x, block_k = s.block
-        options |= {f"{name}_X": block_x, f"{name}_K": block_k, f"{name}_ONCE": block_k >= s.K}
-    counts = [n for n, _, _ in programs]
-    if len(sources) == 1:
-        args += args
-        options |= {f"B_{key}": options[f"A_{key}"] for key in ("X", "K", "ONCE")}
-        counts.append(0)
-    args += [sources[0].K, *counts]
-    return results, Launch(split_kernel, sum(counts), tuple(args), options), (zeros[at : at + spare], count)
+        options = {"X": block_x, "K": block_k, "ONCE": block_k >= s.K}
+        parts.append(([*args, *s.strides[-2:], pitch, stride_lane, stride_k], options, count_))
+
+    def together(chosen: list[int], before: tuple[Launch, ...]) -> Launch:
+        first, second = chosen[0], chosen[-1]
+        counts = parts[first][2], parts[second][2] if second != first else 0
+        options = {f"{name}_{key}": value for name, i in zip("AB", (first, second)) for key, value in parts[i][1].items()}
+        options |= {"PLANES": planes, "SURVEY": SURVEY, "num_warps": sources[first].num_warps}
+        args = (*parts[first][0], *parts[second][0], sources[0].K, *counts)
+        return Launch(split_kernel, sum(counts), args, options, before)
+
+    if len({s.num_warps for s in sources}) == 1:
+        launching = together(list(range(len(sources))), ())
+    else:
+        launching = together([1], (together([0], ()),))
+    return results, launching, (zeros[at : at + spare], count)
