@@ -1,16 +1,17 @@
 """float32 operands as fp16 planes: x = 2^e (hi + 2^-11 lo), one exponent e for each row of A and column of B.
 
-With e the exponent of the row's largest entry (-112 at least), y = x 2^(14 - e) lies below 2^15: hi, y rounded to fp16,
-keeps 11 bits, and lo, 2^11 (y - hi) rounded to fp16, the next 11 and a sign. So |y - hi - 2^-11 lo| <= 2u |y|, u = 2^-24.
-That does not hold for entries below 2^-13, 2^-27 of the row's largest, where fp16 runs out of exponents: such `smalls`
-are counted, so that `tensor_core` can tell where they matter.
+With e no less than the exponent of the row's largest entry, y = x 2^(14 - e) lies below 2^15: hi, y rounded to fp16,
+keeps 11 bits, and lo, 2^11 (y - hi) rounded to fp16, the next 11 and a sign: |y - hi - 2^-11 lo| <= 2u |y|, u = 2^-24.
+That does not hold for entries below 2^-13, where fp16 runs out of exponents: such `smalls` are counted, so that
+`tensor_core` can tell where they matter.
 
 The planes keep the operand's own order: along K where its rows lie along K, else along X (X is M or N). Side by side
 along X lie, for each product of the batch, the high plane and the low one, `pitch` lanes each.
 
-Whole rows that fit on chip are read once. Others are surveyed first, a band of tiles at a time, and split while the next
-band is surveyed and they are still in the L2 cache: from memory they come once too. Both operands in one launch, their
-programs in turn: 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
+Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Elsewhere
+a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM), and the
+largest entry is found on the way. Where that turns out to be larger still, `repair_kernel` splits the rows again.
+8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import Launch, cdiv
+from ._walk import offset
 
 LOWEST = tl.constexpr(-112)  # exponent: 2^(14 - e) is a float32, and brings even subnormals where fp16 holds them
 SMALL = tl.constexpr(2.0**-13)
+HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
 ALIGNED = 64  # lanes: 128 bytes of a plane
 
 ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
 LONGEST = 32768  # row of one tile
-SURVEY = 4  # tiles of one program that looks for the largest entries
-BAND = 512  # tiles, about: more than run at a time, and not too many for the L2 cache
-HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
-PATIENCE = tl.constexpr(10_000)  # looks, some milliseconds
+SAMPLE = 64  # entries of a row
+HEADROOM = tl.constexpr(6)  # exponents
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class Planes:
     """A split operand of shape (*batch, X, K); X is M for A and N for B.
 
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
+    exps     int32, (products, pitch): e of each row
     tops     int32, (products, pitch): the largest |entry| of each row, its float32 bits
     smalls   int32, (products, pitch): how many entries of each row are small, see above
     high     int32, one element: not 0 where an entry is 2^32 or more, Inf or NaN
     """
 
     room: Tensor
+    exps: Tensor
     tops: Tensor
     smalls: Tensor
     high: Tensor
@@ -110,107 +113,126 @@ def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: 
 
 
 @triton.jit
+def start(ptr, z, first, batch, steps, stride):
+    """Where row `first` of the z-th product lies."""
+    return ptr + offset(z, batch, steps) + first.to(tl.int64) * stride
+
+
+@triton.jit
 def panel(
-    x_ptr, room_ptr, tops_ptr, smalls_ptr, high_ptr, arrived_ptr, pid,
-    X, K, wide, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
-    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SURVEY: tl.constexpr,
+    x_ptr, room_ptr, exps_ptr, tops_ptr, smalls_ptr, high_ptr, pid,
+    X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
+    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """One program's share of splitting an operand."""
+    """Splits BLOCK_X rows: all of them, or a tile of BLOCK_K of K."""
     panels = (X - 1) // BLOCK_X + 1
     chunk = 0
     if not ONCE:
-        # a band of `wide` panels is surveyed, SURVEY tiles a program, while the one before is split
         chunks = (K - 1) // BLOCK_K + 1
-        surveyors = (chunks - 1) // SURVEY + 1
-        total = panels
-        for axis in tl.static_range(len(batch)):
-            total *= batch[axis]
-        surveys = pid < wide * surveyors
-        band = 0
-        if not surveys:
-            pid -= wide * surveyors
-            band = pid // (wide * (surveyors + chunks))
-            pid = pid % (wide * (surveyors + chunks))
-            surveys = pid < wide * surveyors
-            if surveys:
-                band += 1
-            else:
-                pid -= wide * surveyors
-        programs = tl.where(surveys, surveyors, chunks)
-        chunk = pid % programs
-        pid = band * wide + pid // programs
-        if pid >= total:
-            return
-        arrived_ptr += pid
+        chunk = pid % chunks
+        pid = pid // chunks
     z = pid // panels
     first = pid % panels * BLOCK_X
+    x_ptr = start(x_ptr, z, first, batch, steps, stride_x)
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    tops_ptr += z.to(tl.int64) * pitch + first
-    smalls_ptr += z.to(tl.int64) * pitch + first
-    for axis in tl.static_range(len(batch)):
-        x_ptr += (z % batch[axis]).to(tl.int64) * steps[axis]
-        z = z // batch[axis]
-    x_ptr += first.to(tl.int64) * stride_x
-    X = X - first
+    line = z.to(tl.int64) * pitch + first
     lanes = tl.arange(0, BLOCK_X)
-    k = tl.arange(0, BLOCK_K)
+    k = chunk * BLOCK_K + tl.arange(0, BLOCK_K)
+    inside = lanes < X - first
 
+    x = read(x_ptr, lanes, k, X - first, K, stride_x, stride_k)
+    top = tl.max(magnitude(x), 1)
     if ONCE:
-        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-        top = tl.max(magnitude(x), 1)
-        tl.store(tops_ptr + lanes, top, lanes < X)
-        if tl.max(top, 0) >= HIGH:
-            tl.store(high_ptr, 1)
-        smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
-        tl.store(smalls_ptr + lanes, smalls, lanes < X)
-    elif surveys:
-        k += chunk * (SURVEY * BLOCK_K)
-        tops = magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k))
-        for i in tl.static_range(1, SURVEY):
-            tops = tl.maximum(tops, magnitude(read(x_ptr, lanes, k + i * BLOCK_K, X, K, stride_x, stride_k)))
-        top = tl.max(tops, 1)
-        tl.atomic_max(tops_ptr + lanes, top, lanes < X, sem="relaxed")
-        if tl.max(top, 0) >= HIGH:
-            tl.store(high_ptr, 1)
-        tl.debug_barrier()
-        tl.atomic_add(arrived_ptr, 1, sem="release")
+        e = exponent(top)
+        tl.store(tops_ptr + line + lanes, top, inside)
     else:
-        k += chunk * BLOCK_K
-        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-        arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
-        patience = PATIENCE
-        while (arrived < surveyors) & (patience > 0):
-            arrived = tl.atomic_add(arrived_ptr, 0, sem="acquire")
-            patience -= 1
-        top = tl.load(tops_ptr + lanes, lanes < X, other=0, volatile=True)
-        if arrived < surveyors:  # should the GPU start programs in an order that would keep this one waiting
-            for i in range(chunks):
-                at = i * BLOCK_K + tl.arange(0, BLOCK_K)
-                top = tl.maximum(top, tl.max(magnitude(read(x_ptr, lanes, at, X, K, stride_x, stride_k)), 1))
-        smalls = write(room_ptr, x, exponent(top), lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
-        tl.atomic_add(smalls_ptr + lanes, smalls, (lanes < X) & (smalls > 0), sem="relaxed")
+        some = tl.arange(0, SAMPLE) * tl.maximum(K // SAMPLE, 1)
+        sample = tl.max(magnitude(read(x_ptr, lanes, some, X - first, K, stride_x, stride_k)), 1)
+        e = tl.minimum(exponent(sample) + HEADROOM, 127)
+        tl.atomic_max(tops_ptr + line + lanes, top, inside, sem="relaxed")
+    if tl.max(top, 0) >= HIGH:
+        tl.store(high_ptr, 1)
+    smalls = write(room_ptr, x, e, lanes, k, X - first, K, pitch, stride_lane, stride_rk, PLANES)
+    tl.store(exps_ptr + line + lanes, e, inside & (chunk == 0))
+    if ONCE:
+        tl.store(smalls_ptr + line + lanes, smalls, inside)
+    else:
+        tl.atomic_add(smalls_ptr + line + lanes, smalls, inside & (smalls > 0), sem="relaxed")
+
+
+@triton.jit
+def repair(
+    x_ptr, room_ptr, exps_ptr, tops_ptr, smalls_ptr, high_ptr, pid,
+    X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
+    PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Splits BLOCK_X rows again if an entry of one of them is larger than its e allows for."""
+    panels = (X - 1) // BLOCK_X + 1
+    z = pid // panels
+    first = pid % panels * BLOCK_X
+    line = z.to(tl.int64) * pitch + first
+    lanes = tl.arange(0, BLOCK_X)
+    inside = lanes < X - first
+    e = tl.load(exps_ptr + line + lanes, inside, other=0)
+    found = exponent(tl.load(tops_ptr + line + lanes, inside, other=0))
+    if tl.max((found > e).to(tl.int32), 0) == 0:
+        return
+    e = tl.maximum(e, found)
+    x_ptr = start(x_ptr, z, first, batch, steps, stride_x)
+    room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
+    smalls = tl.zeros((BLOCK_X,), tl.int32)
+    for i in range((K - 1) // BLOCK_K + 1):
+        k = i * BLOCK_K + tl.arange(0, BLOCK_K)
+        x = read(x_ptr, lanes, k, X - first, K, stride_x, stride_k)
+        smalls += write(room_ptr, x, e, lanes, k, X - first, K, pitch, stride_lane, stride_rk, PLANES)
+    tl.store(exps_ptr + line + lanes, e, inside)
+    tl.store(smalls_ptr + line + lanes, smalls, inside)
 
 
 @triton.jit
 def split_kernel(
-    a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, a_X, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, b_X, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
-    K, a_programs, b_programs, PLANES: tl.constexpr,
+    a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
-    B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr, SURVEY: tl.constexpr,
+    B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
 ):  # fmt: skip
+    # A's programs and B's in turn, as long as there are both
     pid = tl.program_id(0)
     fewer = tl.minimum(a_programs, b_programs)
     in_turn = pid < 2 * fewer
+    mine = tl.where(in_turn, pid // 2, pid - fewer)
     if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
-            a_ptr, a_room, a_tops, a_smalls, a_high, a_arrived, tl.where(in_turn, pid // 2, pid - fewer),
-            a_X, K, a_wide, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SURVEY,
+            a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, mine,
+            a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SAMPLE,
         )  # fmt: skip
     else:
         panel(
-            b_ptr, b_room, b_tops, b_smalls, b_high, b_arrived, tl.where(in_turn, pid // 2, pid - fewer),
-            b_X, K, b_wide, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SURVEY,
+            b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, mine,
+            b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SAMPLE,
+        )  # fmt: skip
+
+
+@triton.jit
+def repair_kernel(
+    a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
+    A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
+    B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    if pid < a_programs:
+        if not A_ONCE:
+            repair(
+                a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, pid,
+                a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K,
+            )  # fmt: skip
+    elif not B_ONCE:
+        repair(
+            b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, pid - a_programs,
+            b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K,
         )  # fmt: skip
 
 
@@ -250,19 +272,14 @@ class Source:
         return max(4, rows * depth // 1024)
 
     @property
-    def programs(self) -> tuple[int, int, int]:
-        """How many split it, how many panels of several tiles it has, and how many of these are a band.
+    def panels(self) -> int:
+        """How many times BLOCK_X rows there are."""
+        return math.prod(self.own_batch) * cdiv(self.X, self.block[0])
 
-        The last two are 0 and 1 where each tile is whole rows.
-        """
-        rows, depth = self.block
-        chunks = cdiv(self.K, depth)
-        panels = math.prod(self.own_batch) * cdiv(self.X, rows)
-        if chunks == 1:
-            return panels, 0, 1
-        wide = min(max(BAND // chunks, 1), panels)
-        surveyors = cdiv(chunks, SURVEY)
-        return wide * (surveyors + cdiv(panels, wide) * (surveyors + chunks)), panels, wide
+    @property
+    def chunks(self) -> int:
+        """Tiles a panel: where there is one, it is whole rows."""
+        return cdiv(self.K, self.block[1])
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, tuple[Tensor, Tensor]]:
@@ -272,42 +289,38 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     """
     device = sources[0].tensor.device
     pitches = [cdiv(s.X, ALIGNED) * ALIGNED for s in sources]
-    products = [math.prod(s.own_batch) for s in sources]
-    lines = [n * pitch for n, pitch in zip(products, pitches, strict=True)]
-    programs = [s.programs for s in sources]
-    arrivals = [cdiv(shared, 4) * 4 for _, shared, _ in programs]
-    zeros = torch.zeros(2 * sum(lines) + sum(arrivals) + spare + 3, dtype=torch.int32, device=device)
-    count, *highs = zeros[-3:].unbind()
+    lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
+    zeros = torch.zeros(3 * sum(lines) + spare + 3, dtype=torch.int32, device=device)
+    *per_row, marks, rest = zeros.split([*(3 * line for line in lines), spare, 3])
+    count, *highs = rest.unbind()
 
-    results = []
-    parts: list[tuple[list[Any], dict[str, Any], int]] = []  # arguments, options and programs for each
-    at = 0
-    for s, pitch, n, line, arrival, high, (count_, _, wide) in zip(
-        sources, pitches, products, lines, arrivals, highs, programs
-    ):
-        tops, smalls = zeros[at : at + 2 * line].view(2, n, pitch)
-        lanes = n * planes * pitch
+    results: list[Planes] = []
+    arguments: list[tuple[Any, ...]] = []
+    for s, pitch, line, high in zip(sources, pitches, per_row, highs):
+        exps, tops, smalls = line.view(3, -1, pitch)
+        lanes = exps.shape[0] * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
-        results.append(Planes(room, tops, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
-        arrived = zeros[at + 2 * line : at + 2 * line + arrival]
-        at += 2 * line + arrival
-        stride_lane, stride_k = room.stride()[:: 1 if s.along_k else -1]
-        args = [s.tensor, room, tops, smalls, high, arrived, s.X, wide, s.own_batch[::-1], s.strides[-3::-1]]
-        block_x, block_k = s.block
-        options = {"X": block_x, "K": block_k, "ONCE": block_k >= s.K}
-        parts.append(([*args, *s.strides[-2:], pitch, stride_lane, stride_k], options, count_))
+        results.append(Planes(room, exps, tops, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
+        strides = (*s.strides[-2:], pitch, *room.stride()[:: 1 if s.along_k else -1])
+        arguments.append((s.tensor, room, exps, tops, smalls, high, s.X, s.own_batch[::-1], s.strides[-3::-1], *strides))
 
-    def together(chosen: list[int], before: tuple[Launch, ...]) -> Launch:
-        first, second = chosen[0], chosen[-1]
-        counts = parts[first][2], parts[second][2] if second != first else 0
-        options = {f"{name}_{key}": value for name, i in zip("AB", (first, second)) for key, value in parts[i][1].items()}
-        options |= {"PLANES": planes, "SURVEY": SURVEY, "num_warps": sources[first].num_warps}
-        args = (*parts[first][0], *parts[second][0], sources[0].K, *counts)
-        return Launch(split_kernel, sum(counts), args, options, before)
+    def of(kernel: Any, chosen: list[int], programs: list[int], before: tuple[Launch, ...]) -> Launch:
+        a, b = chosen[0], chosen[-1]
+        options = {"PLANES": planes, "SAMPLE": SAMPLE, "num_warps": sources[a].num_warps}
+        for name, s in (("A", sources[a]), ("B", sources[b])):
+            options |= {f"{name}_X": s.block[0], f"{name}_K": s.block[1], f"{name}_ONCE": s.chunks == 1}
+        programs = [programs[a], programs[b] if a != b else 0]
+        return Launch(kernel, sum(programs), (*arguments[a], *arguments[b], sources[0].K, *programs), options, before)
 
-    if len({s.num_warps for s in sources}) == 1:
-        launching = together(list(range(len(sources))), ())
-    else:
-        launching = together([1], (together([0], ()),))
-    return results, launching, (zeros[at : at + spare], count)
+    programs = [s.panels * s.chunks for s in sources]
+    alike = len({s.num_warps for s in sources}) == 1
+    groups = [list(range(len(sources)))] if alike else [[0], [1]]
+    before: tuple[Launch, ...] = ()
+    for group in groups:
+        before = (of(split_kernel, group, programs, before),)
+    for group in groups:
+        guessed = [s.panels if s.chunks > 1 else 0 for s in sources]
+        if any(guessed[i] for i in group):
+            before = (of(repair_kernel, group, guessed, before),)
+    return results, before[0], (marks, count)

@@ -170,7 +170,7 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def consumer(
-    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
     marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
@@ -202,9 +202,9 @@ def consumer(
         # what the end of the tile needs of its rows and columns comes meanwhile
         first_m = pid_m * BLOCK_M + W * WM
         first_n = pid_n * BLOCK_N
-        fetch(rows.index(0), a_tops + a_at, first_m, M, WM)
+        fetch(rows.index(0), a_exps + a_at, first_m, M, WM)
         fetch(rows.index(1), a_smalls + a_at, first_m, M, WM)
-        fetch(cols.index(0), b_tops + b_at, first_n, N, BLOCK_N)
+        fetch(cols.index(0), b_exps + b_at, first_n, N, BLOCK_N)
         fetch(cols.index(1), b_smalls + b_at, first_n, N, BLOCK_N)
         commit_group()
 
@@ -277,8 +277,8 @@ def consumer(
                 gl.atomic_add(count_ptr, 1)
 
         # write alpha * 2^(ea + eb) * main + beta * C; with A's power in two steps nothing leaves float32's range too early
-        up_a = exponent(rows.index(0).load(LINE)) - 14
-        up_b = exponent(cols.index(0).load(LINE)) - 14
+        up_a = rows.index(0).load(LINE) - 14
+        up_b = cols.index(0).load(LINE) - 14
         half = gl.convert_layout(power_of_2(up_a >> 1), ROW)
         rest = gl.convert_layout(power_of_2(up_a - (up_a >> 1)), ROW)
         cols_up = gl.convert_layout(power_of_2(up_b), COL)
@@ -295,7 +295,7 @@ def consumer(
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_tops, b_tops, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
@@ -329,13 +329,13 @@ def tensor_core_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
@@ -383,7 +383,7 @@ def _multiply(
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.tops, b.tops, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
+        a.exps, b.exps, a.tops, b.tops, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
