@@ -9,8 +9,8 @@ The planes keep the operand's own order: along K where its rows lie along K, els
 along X lie, for each product of the batch, the high plane and the low one, `pitch` lanes each.
 
 Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Elsewhere
-a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM), and the
-largest entry is found on the way. Where that turns out to be larger still, `repair_kernel` splits the rows again.
+a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
+entry turns out to be larger still, the panel is `broken`, and `repair_kernel` splits it again.
 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
 
@@ -30,13 +30,15 @@ from ._walk import offset
 
 LOWEST = tl.constexpr(-112)  # exponent: 2^(14 - e) is a float32, and brings even subnormals where fp16 holds them
 SMALL = tl.constexpr(2.0**-13)
-HIGH = tl.constexpr(127 + 32 << 23)  # 2^32, as a magnitude: float32 sums of products of lower entries stay in range
+TOO_LARGE = tl.constexpr(2.0**15)
+HIGH = tl.constexpr(32)  # exponent: float32 sums of products of entries below 2^32 stay in range
 ALIGNED = 64  # lanes: 128 bytes of a plane
 
 ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
 LONGEST = 32768  # row of one tile
 SAMPLE = 64  # entries of a row
+MORE: dict = {}
 HEADROOM = tl.constexpr(6)  # exponents
 
 
@@ -45,15 +47,13 @@ class Planes:
     """A split operand of shape (*batch, X, K); X is M for A and N for B.
 
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
-    exps     int32, (products, pitch): e of each row
-    tops     int32, (products, pitch): the largest |entry| of each row, its float32 bits
+    exps     int32, (products, pitch): e of each row; 128 where an entry is Inf or NaN
     smalls   int32, (products, pitch): how many entries of each row are small, see above
-    high     int32, one element: not 0 where an entry is 2^32 or more, Inf or NaN
+    high     int32, one element: not 0 where an e is HIGH or more
     """
 
     room: Tensor
     exps: Tensor
-    tops: Tensor
     smalls: Tensor
     high: Tensor
     batch: tuple[int, ...]
@@ -70,7 +70,7 @@ class Planes:
     @property
     def pitch(self) -> int:
         """Lanes from a high plane to its low plane, and from there to the next product's."""
-        return self.tops.shape[-1]
+        return self.exps.shape[-1]
 
 
 @triton.jit
@@ -99,9 +99,8 @@ def exponent(top):
 
 
 @triton.jit
-def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: tl.constexpr):
-    """Writes a tile's planes; returns, for each row, how many of its entries are small."""
-    y = x * power_of_2(14 - e)[:, None]
+def write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: tl.constexpr):
+    """Writes a tile's planes."""
     hi = y.to(tl.float16)
     room_ptrs = room_ptr + lanes.to(tl.int64)[:, None] * stride_lane + k.to(tl.int64)[None, :] * stride_k
     inside = (lanes < X)[:, None] & (k < K)[None, :]
@@ -109,18 +108,17 @@ def write(room_ptr, x, e, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: 
     if PLANES == 2:
         lo = ((y - hi.to(tl.float32)) * 2048.0).to(tl.float16)
         tl.store(room_ptrs + pitch.to(tl.int64) * stride_lane, lo, inside)
-    return tl.sum(((x != 0.0) & (tl.abs(y) < SMALL)).to(tl.int32), 1)
 
 
 @triton.jit
-def start(ptr, z, first, batch, steps, stride):
-    """Where row `first` of the z-th product lies."""
-    return ptr + offset(z, batch, steps) + first.to(tl.int64) * stride
+def small(x, y):
+    """1 for each entry that the planes do not hold to 2u."""
+    return ((x != 0.0) & (tl.abs(y) < SMALL)).to(tl.int32)
 
 
 @triton.jit
 def panel(
-    x_ptr, room_ptr, exps_ptr, tops_ptr, smalls_ptr, high_ptr, pid,
+    x_ptr, room_ptr, exps_ptr, smalls_ptr, high_ptr, broken_ptr, pid,
     X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
@@ -133,66 +131,78 @@ def panel(
         pid = pid // chunks
     z = pid // panels
     first = pid % panels * BLOCK_X
-    x_ptr = start(x_ptr, z, first, batch, steps, stride_x)
+    X = X - first
+    x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    line = z.to(tl.int64) * pitch + first
+    exps_ptr += z.to(tl.int64) * pitch + first
+    smalls_ptr += z.to(tl.int64) * pitch + first
     lanes = tl.arange(0, BLOCK_X)
     k = chunk * BLOCK_K + tl.arange(0, BLOCK_K)
-    inside = lanes < X - first
 
-    x = read(x_ptr, lanes, k, X - first, K, stride_x, stride_k)
-    top = tl.max(magnitude(x), 1)
     if ONCE:
-        e = exponent(top)
-        tl.store(tops_ptr + line + lanes, top, inside)
+        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
+        e = exponent(tl.max(magnitude(x), 1))
     else:
         some = tl.arange(0, SAMPLE) * tl.maximum(K // SAMPLE, 1)
-        sample = tl.max(magnitude(read(x_ptr, lanes, some, X - first, K, stride_x, stride_k)), 1)
-        e = tl.minimum(exponent(sample) + HEADROOM, 127)
-        tl.atomic_max(tops_ptr + line + lanes, top, inside, sem="relaxed")
-    if tl.max(top, 0) >= HIGH:
-        tl.store(high_ptr, 1)
-    smalls = write(room_ptr, x, e, lanes, k, X - first, K, pitch, stride_lane, stride_rk, PLANES)
-    tl.store(exps_ptr + line + lanes, e, inside & (chunk == 0))
-    if ONCE:
-        tl.store(smalls_ptr + line + lanes, smalls, inside)
-    else:
-        tl.atomic_add(smalls_ptr + line + lanes, smalls, inside & (smalls > 0), sem="relaxed")
+        e = exponent(tl.max(magnitude(read(x_ptr, lanes, some, X, K, stride_x, stride_k)), 1))
+        e = tl.minimum(e + HEADROOM, 127)
+        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
+    if chunk == 0:
+        tl.store(exps_ptr + lanes, e, lanes < X)
+        if tl.max(e, 0) >= HIGH:
+            tl.store(high_ptr, 1)
+    y = x * power_of_2(14 - e)[:, None]
+    write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
+
+    # most tiles hold nothing that is small or too large
+    fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
+    if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
+        tl.atomic_add(smalls_ptr + lanes, tl.sum(small(x, y), 1), lanes < X, sem="relaxed")
+        if not ONCE:
+            if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
+                tl.store(broken_ptr + pid, 1)
 
 
 @triton.jit
 def repair(
-    x_ptr, room_ptr, exps_ptr, tops_ptr, smalls_ptr, high_ptr, pid,
+    x_ptr, room_ptr, exps_ptr, smalls_ptr, high_ptr, broken_ptr, pid,
     X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Splits BLOCK_X rows again if an entry of one of them is larger than its e allows for."""
+    """Splits BLOCK_X rows again if they are broken."""
+    if tl.load(broken_ptr + pid) == 0:
+        return
     panels = (X - 1) // BLOCK_X + 1
     z = pid // panels
     first = pid % panels * BLOCK_X
-    line = z.to(tl.int64) * pitch + first
-    lanes = tl.arange(0, BLOCK_X)
-    inside = lanes < X - first
-    e = tl.load(exps_ptr + line + lanes, inside, other=0)
-    found = exponent(tl.load(tops_ptr + line + lanes, inside, other=0))
-    if tl.max((found > e).to(tl.int32), 0) == 0:
-        return
-    e = tl.maximum(e, found)
-    x_ptr = start(x_ptr, z, first, batch, steps, stride_x)
+    X = X - first
+    x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    smalls = tl.zeros((BLOCK_X,), tl.int32)
+    exps_ptr += z.to(tl.int64) * pitch + first
+    smalls_ptr += z.to(tl.int64) * pitch + first
+    lanes = tl.arange(0, BLOCK_X)
+    tops = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
-        x = read(x_ptr, lanes, k, X - first, K, stride_x, stride_k)
-        smalls += write(room_ptr, x, e, lanes, k, X - first, K, pitch, stride_lane, stride_rk, PLANES)
-    tl.store(exps_ptr + line + lanes, e, inside)
-    tl.store(smalls_ptr + line + lanes, smalls, inside)
+        tops = tl.maximum(tops, magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)))
+    e = exponent(tl.max(tops, 1))
+    smalls = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
+    for i in range((K - 1) // BLOCK_K + 1):
+        k = i * BLOCK_K + tl.arange(0, BLOCK_K)
+        x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
+        y = x * power_of_2(14 - e)[:, None]
+        write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
+        smalls += small(x, y)
+    tl.store(exps_ptr + lanes, e, lanes < X)
+    tl.store(smalls_ptr + lanes, tl.sum(smalls, 1), lanes < X)
+    if tl.max(e, 0) >= HIGH:
+        tl.store(high_ptr, 1)
 
 
 @triton.jit
 def split_kernel(
-    a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
     K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
@@ -204,20 +214,20 @@ def split_kernel(
     mine = tl.where(in_turn, pid // 2, pid - fewer)
     if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
-            a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, mine,
+            a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, mine,
             a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SAMPLE,
         )  # fmt: skip
     else:
         panel(
-            b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, mine,
+            b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, mine,
             b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SAMPLE,
         )  # fmt: skip
 
 
 @triton.jit
 def repair_kernel(
-    a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
     K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
@@ -226,12 +236,12 @@ def repair_kernel(
     if pid < a_programs:
         if not A_ONCE:
             repair(
-                a_ptr, a_room, a_exps, a_tops, a_smalls, a_high, pid,
+                a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, pid,
                 a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K,
             )  # fmt: skip
     elif not B_ONCE:
         repair(
-            b_ptr, b_room, b_exps, b_tops, b_smalls, b_high, pid - a_programs,
+            b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, pid - a_programs,
             b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K,
         )  # fmt: skip
 
@@ -290,24 +300,28 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     device = sources[0].tensor.device
     pitches = [cdiv(s.X, ALIGNED) * ALIGNED for s in sources]
     lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
-    zeros = torch.zeros(3 * sum(lines) + spare + 3, dtype=torch.int32, device=device)
-    *per_row, marks, rest = zeros.split([*(3 * line for line in lines), spare, 3])
+    broken = [cdiv(s.panels, ALIGNED) * ALIGNED for s in sources]
+    sizes = [*(2 * line for line in lines), *broken, spare, 3]
+    zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+    *parts, marks, rest = zeros.split(sizes)
     count, *highs = rest.unbind()
 
     results: list[Planes] = []
     arguments: list[tuple[Any, ...]] = []
-    for s, pitch, line, high in zip(sources, pitches, per_row, highs):
-        exps, tops, smalls = line.view(3, -1, pitch)
+    for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs):
+        exps, smalls = rows.view(2, -1, pitch)
         lanes = exps.shape[0] * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
-        results.append(Planes(room, exps, tops, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
+        results.append(Planes(room, exps, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
         strides = (*s.strides[-2:], pitch, *room.stride()[:: 1 if s.along_k else -1])
-        arguments.append((s.tensor, room, exps, tops, smalls, high, s.X, s.own_batch[::-1], s.strides[-3::-1], *strides))
+        arguments.append(
+            (s.tensor, room, exps, smalls, high, panels, s.X, s.own_batch[::-1], s.strides[-3::-1], *strides)
+        )
 
     def of(kernel: Any, chosen: list[int], programs: list[int], before: tuple[Launch, ...]) -> Launch:
         a, b = chosen[0], chosen[-1]
-        options = {"PLANES": planes, "SAMPLE": SAMPLE, "num_warps": sources[a].num_warps}
+        options = {"PLANES": planes, "SAMPLE": SAMPLE, "num_warps": sources[a].num_warps, **MORE}
         for name, s in (("A", sources[a]), ("B", sources[b])):
             options |= {f"{name}_X": s.block[0], f"{name}_K": s.block[1], f"{name}_ONCE": s.chunks == 1}
         programs = [programs[a], programs[b] if a != b else 0]

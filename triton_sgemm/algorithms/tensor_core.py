@@ -44,7 +44,7 @@ from ..problem import Problem
 from . import fma, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._walk import offset, place
-from .split import Planes, exponent, power_of_2
+from .split import Planes, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
 LIMIT = 126  # of ea + eb + log2 K: below, no sum of float32 products overflows
@@ -79,9 +79,9 @@ class Tile:
 
 @gluon.jit
 def line(ptr, first, X, BLOCK: gl.constexpr):
-    """BLOCK integers of a row or column of tiles, one a thread; 0 outside."""
+    """BLOCK integers of a row or column of tiles, one a thread."""
     x = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
-    return gl.load(ptr + first + x, mask=x < X - first, other=0)
+    return gl.load(ptr + first + x, mask=x < X - first, other=-112)
 
 
 @gluon.jit
@@ -92,10 +92,10 @@ def fetch(dst, ptr, first, X, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def could_overflow(top_a, top_b, limit):
-    """Whether float32 sums of products of entries up to these may leave float32's range, or are not finite anyway."""
-    e_a = exponent(top_a)
-    e_b = exponent(top_b)
+def could_overflow(a_exps, b_exps, first_m, first_n, M, N, limit, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Whether a float32 sum of some element of a tile may leave float32's range, or is not finite anyway."""
+    e_a = gl.max(line(a_exps, first_m, M, BLOCK_M), 0)
+    e_b = gl.max(line(b_exps, first_n, N, BLOCK_N), 0)
     return (e_a + e_b >= limit) | (gl.maximum(e_a, e_b) == 128)
 
 
@@ -114,7 +114,7 @@ def copy_planes(desc, lane, k, bar, his, los, s, pitch, ALONG_K: gl.constexpr, T
 
 @gluon.jit
 def producer(
-    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_tops, b_tops, extreme,
+    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, extreme,
     M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
@@ -136,9 +136,9 @@ def producer(
         b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            top_a = gl.max(line(a_tops + a_at * a_pitch, pid_m * BLOCK_M, M, BLOCK_M), 0)
-            top_b = gl.max(line(b_tops + b_at * b_pitch, pid_n * BLOCK_N, N, BLOCK_N), 0)
-            left = could_overflow(top_a, top_b, limit)
+            a_line = a_exps + a_at * a_pitch
+            b_line = b_exps + b_at * b_pitch
+            left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
         for k in range(steps):
             s = it % STAGES
@@ -170,7 +170,7 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def consumer(
-    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
     marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
@@ -194,9 +194,9 @@ def consumer(
         b_at = offset(z, batch, b_index) * b_pitch
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            top_a = gl.max(line(a_tops + a_at, pid_m * BLOCK_M, M, BLOCK_M), 0)
-            top_b = gl.max(line(b_tops + b_at, pid_n * BLOCK_N, N, BLOCK_N), 0)
-            left = could_overflow(top_a, top_b, limit)
+            a_line = a_exps + a_at
+            b_line = b_exps + b_at
+            left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
 
         # what the end of the tile needs of its rows and columns comes meanwhile
@@ -295,7 +295,7 @@ def consumer(
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_exps, b_exps, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
@@ -329,19 +329,19 @@ def tensor_core_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_tops, b_tops, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
                 marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (producer, (
-                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_tops, b_tops, extreme,
+                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, extreme,
                 M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
                 BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS, GROUP_M, A_ALONG_K, B_ALONG_K,
             )),
@@ -383,7 +383,7 @@ def _multiply(
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.exps, b.exps, a.tops, b.tops, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
+        a.exps, b.exps, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
