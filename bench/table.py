@@ -156,9 +156,9 @@ def across(data: pd.DataFrame) -> str:
         if name == "cublas" or name in rows
     }
     shares = {
-        name: theirs.set_index("shape")["fallback"].reindex(columns).map(SHARE)
-        for name, theirs in data.groupby("variant", sort=False)
-        if (theirs["fallback"] > 0).any()
+        name: data[data["variant"] == name].set_index("shape")["fallback"].reindex(columns).map(SHARE)
+        for name in rows
+        if (data.loc[data["variant"] == name, "fallback"] > 0).any()
     }
     if len(columns) <= MANY:
         body = percent.map(_number("{:.1f}")).reset_index()
@@ -172,7 +172,8 @@ def across(data: pd.DataFrame) -> str:
         for label, theirs in baselines.items():
             body[f"{label}, ms"] = [*theirs["ms"].map(_number("{:.4g}")), ""]
             body[f"{label}, GFLOP/s"] = [*theirs["gflops"].map(_number("{:,.0f}")), ""]
-        for variant, percents in percent.drop(index=[*BASELINES], errors="ignore").T.items():
+        for variant in [name for name in rows if name not in BASELINES]:
+            percents = percent.loc[variant]
             mean = geometric_mean(percents) if percents.notna().all() else math.nan
             body[f"{variant}, %"] = [_number("{:.1f}")(value) for value in (*percents, mean)]
             if variant in shares:
