@@ -52,9 +52,10 @@ def test_against_float64(variant: Variant, shape: tuple[int, int, int], device: 
         assert torch.equal(again, out)
 
 
-@pytest.mark.parametrize(
-    "variant", [v for v in VARIANTS.values() if v.launch and not v.row_major], ids=lambda v: v.name
-)
+ANY_STRIDE = [v for v in VARIANTS.values() if v.launch and not v.row_major]
+
+
+@pytest.mark.parametrize("variant", ANY_STRIDE, ids=lambda v: v.name)
 def test_any_stride(variant: Variant, device: str) -> None:
     if device == "cpu" and variant.backend == "gluon":
         pytest.skip("Gluon has no interpreter: this kernel is compiled here, and runs in the GPU tests")
@@ -136,7 +137,7 @@ def test_a_triton_switch_does_not_unfuse_the_products(monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_the_general_form_compiles_too() -> None:
-    for c in read_all([90], [v.name for v in VARIANTS.values() if v.launch and not v.row_major], general=True):
+    for c in read_all([90], [v.name for v in ANY_STRIDE], general=True):
         assert c.spills == 0 and c.opcodes["FFMA"] > 0, c
 
 
