@@ -41,10 +41,12 @@ GRAPH_UP_TO_MS = 0.5
 GRAPH_MS = 0.2  # what a graph's calls take together at least, next to the microseconds until its first one starts
 GRAPH_CALLS = 4096  # at most
 
+OTHER_CLASS = "{:,} elements of another class (finite, Inf, -Inf, NaN) than float64's"
+
 
 def tf32_bound(K: int) -> float:
-    """2^-10 + K u: both operands of a product rounded to 11 bits, and sums that a tensor core truncates."""
-    return 2.0**-10 + K * U
+    """(1 + 2^-11)^2 - 1 + K u: both operands of a product rounded to 11 bits, and sums that a tensor core truncates."""
+    return 2.0**-10 + 2.0**-22 + K * U
 
 
 def tf32_normal_bound(K: int) -> float:
@@ -121,7 +123,7 @@ def verify(variant: Variant, x: Operands, expected: Reference, data: str = "norm
     x.run(variant)
     e, strays = compared(x.out, expected)
     if strays:
-        return e, f"wrong: {strays:,} elements of another class (finite, Inf, -Inf, NaN) than float64's"
+        return e, f"wrong: {OTHER_CLASS.format(strays)}"
     limit = bound(variant.precision, expected.depth, data)
     return e, "" if e is None or e.within(limit) else f"wrong: max error {e.largest:.1e} exceeds {limit:.1e}"
 

@@ -99,7 +99,7 @@ def figures(v: Variant, x: measure.Operands, expected: Reference) -> dict[str, A
     except Exception as error:  # one variant that fails leaves the others their rows
         return {"note": f"failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"}
     if strays:
-        found["note"] = f"wrong: {strays:,} elements of another class (finite, Inf, -Inf, NaN) than float64's"
+        found["note"] = measure.OTHER_CLASS.format(strays)  # a partial sum beyond float32's range makes it so, too
     return found
 
 
@@ -116,7 +116,7 @@ def frame(rows: list[Row]) -> pd.DataFrame:
 
 
 def main() -> int:
-    """Measures and prints; 1 where a variant is wrong or failed."""
+    """Measures and prints; 1 where a variant failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.precision", description=__doc__)
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/precision.csv there; needs a GPU")
     args = parser.parse_args()
@@ -132,7 +132,7 @@ def main() -> int:
         print(f"written: {path}")
     elif args.csv:
         print("nothing written: no CUDA GPU")
-    return 1 if any(row.note for row in rows) else 0
+    return 1 if any(row.note.startswith("failed") for row in rows) else 0
 
 
 if __name__ == "__main__":

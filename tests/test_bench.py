@@ -155,6 +155,26 @@ def test_bench_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+def test_tf32_is_on_for_its_own_rows_alone(tmp_path: Path) -> None:
+    variants = ["matmul_*", "cublas_tf32", "dot_tf32x3", "dot_bf16x6"]
+    done = bench("--sizes", "1000x512x1024", "4096", "--variants", *variants, "--csv", str(tmp_path / "out.csv"))
+    assert done.returncode == 0, done.stderr
+    data = table.read(tmp_path / "out.csv").set_index("variant")
+    assert (data.loc["cublas_tf32", "rel_err"] > 1e-5).all() and (data.loc["cublas_tf32", "pct_cublas"] == 100).all()
+    strict = data[data["precision"] != "tf32"]
+    assert (strict["rel_err"] < 1e-5).all() and (data["ms"] > 0).all()
+
+
+@pytest.mark.gpu
+def test_what_is_not_finite_on_a_gpu(tmp_path: Path) -> None:
+    sizes = ["256:NN:infinite", "16x64x64x64:NT:infinite"]
+    done = bench("--sizes", *sizes, "--variants", "matmul_*", "cublas_tf32", "--csv", str(tmp_path / "out.csv"))
+    assert done.returncode == 0, done.stderr
+    data = table.read(tmp_path / "out.csv")
+    assert (data["ms"] > 0).all() and data["rel_err"].isna().all() and set(data["data"]) == {"infinite"}
+
+
+@pytest.mark.gpu
 def test_batches_and_layouts_on_a_gpu(tmp_path: Path) -> None:
     sizes = [*(f"16x48x64x80:{layout}" for layout in LAYOUTS), *(f"192:{layout}" for layout in LAYOUTS), "8x2048x2048"]
     done = bench("--sizes", *sizes, "--variants", "matmul_*", "naive_cuda", "--csv", str(tmp_path / "out.csv"))
@@ -472,10 +492,17 @@ def test_data_is_drawn_as_asked(name: str) -> None:
     assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 64), (64, 5), torch.float32, torch.float32)
     assert torch.equal(a, again[0]) and torch.equal(b, again[1])
     x = measure.Operands.random(Case(6, 5, 64, batch=2, layout="TN", data=name), "cpu")
-    assert x.a.stride()[1:] == (1, 6) and not torch.equal(x.a[0], x.a[1]) and not x.a.isnan().any()
-    [row] = run.crosschecked(Case(6, 5, 64, data=name), [VARIANTS["cublas"]], environment())
-    assert row.note.startswith("checked") and row.data == name and row.case == Case(6, 5, 64, data=name)
-    assert (row.rel_err is None) == (name == "infinite")
+    assert (x.a.shape, x.b.shape) == ((2, 6, 64), (2, 64, 5)) and x.a.stride()[1:] == (1, 6)
+
+
+@pytest.mark.parametrize("case", SUITES["data"].cases, ids=str)
+def test_a_row_of_the_suite_data(case: Case) -> None:
+    small = replace(case, M=6, N=5, K=64)
+    batch = measure.Operands.random(replace(small, batch=2), "cpu")
+    assert not torch.equal(batch.a[0], batch.a[1]) and not torch.equal(batch.b[0], batch.b[1])
+    [row] = run.crosschecked(small, [VARIANTS["cublas"]], environment())
+    assert row.note.startswith("checked") and row.case == small
+    assert (row.rel_err is None) == (case.data == "infinite")
 
 
 def test_where_the_product_is_not_finite_its_class_counts() -> None:
