@@ -21,7 +21,7 @@ from triton_sgemm.variants import Variant
 # of the tiles tried on an H200 the fastest: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages
 TILES = {"tf32x3": (64, 64, 32, 4, 4), "bf16x6": (128, 128, 32, 8, 3)}
 GROUP_M = 8
-# compiled to no code at all for sm_100 by Triton 3.6
+# its tile is compiled to no code at all for sm_100 by Triton 3.6
 NOT_FOR = {"bf16x6": (100,)}
 
 
