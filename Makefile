@@ -3,6 +3,7 @@
 PYTHON ?= python3
 SUITE ?= chapter square
 ARGS ?=
+CSV ?= bench/results
 
 # The versions that are installed into .venv: with a GPU torch and the Triton it ships with; without one
 # the small CPU build where pip is offered it, and the same Triton, to interpret and to compile.
@@ -11,6 +12,7 @@ TORCH_CPU = torch==2.13.0+cpu
 TRITON = triton==3.6.0
 
 NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
+NEEDS_plots = $(NEEDS_bench) matplotlib
 NEEDS_test = $(NEEDS_bench) pytest hypothesis
 NEEDS_lint = torch triton numpy pandas rich ruff mypy
 
@@ -22,8 +24,14 @@ help: ## this list
 bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square", or all; ARGS=
 	$(call with,bench) -m bench --suite $(SUITE) $(ARGS)
 
-results: ## measures SUITE (as for bench) into bench/results/<gpu>, then makes the tables of README and docs
-	$(call with,bench) -m bench --suite $(SUITE) --csv bench/results && "$$py" -m bench.table
+results: ## measures SUITE (as for bench) into bench/results/<gpu> (or CSV=), then makes the tables of README and docs
+	$(call with,bench) -m bench --suite $(SUITE) --csv $(CSV) && "$$py" -m bench.table
+
+precision: ## measures the errors of each precision on many kinds of data into bench/results/<gpu> (or CSV=), then tables
+	$(call with,bench) -m bench.precision --csv $(CSV) $(ARGS) && "$$py" -m bench.table
+
+plots: ## draws docs/plots from bench/results (or CSV=); needs no GPU
+	$(call with,plots) -m bench.plots --results $(CSV) $(ARGS)
 
 compare: ## each raw CUDA rung beside its Triton twin
 	$(call with,bench) -m bench.compare $(ARGS)
@@ -55,7 +63,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results compare compile table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results precision plots compare compile table test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

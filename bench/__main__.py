@@ -20,14 +20,18 @@ from rich.progress import Progress, track
 from triton_sgemm.device import gpu
 
 from . import measure, run, table
-from .catalog import CUBLAS, VARIANTS, select
+from .catalog import VARIANTS, select, with_baselines
 from .compiled import read_all
+from .data import DATA
 from .environment import Environment, environment
 from .suites import LAYOUTS, ON_CPU, SUITES, Case
 
 COMPILE_FOR = 90  # where there is no GPU to ask
-SIZES = "shapes in place of the suite's: N, MxNxK or BATCHxMxNxK, and a layout where it is not NN: " + ", ".join(
-    f"N:{layout}" for layout in LAYOUTS if layout != "NN"
+SIZES = (
+    "shapes in place of the suite's: N, MxNxK or BATCHxMxNxK, a layout where it is not NN: "
+    + ", ".join(f"N:{layout}" for layout in LAYOUTS if layout != "NN")
+    + "; and what the operands hold: "
+    + ", ".join(f"N:NN:{data}" for data in DATA if data != "normal")
 )
 
 
@@ -46,7 +50,7 @@ def arguments() -> argparse.Namespace:
     args.suite = list(SUITES) if "all" in args.suite else list(dict.fromkeys(args.suite))
     args.sizes = list(dict.fromkeys(args.sizes or []))
     try:
-        args.variants = select([*args.variants, CUBLAS.name]) if args.variants else None
+        args.variants = with_baselines(select(args.variants)) if args.variants else None
     except ValueError as e:
         parser.error(str(e))
     if args.csv and args.csv.suffix == ".csv" and len(args.suite) > 1:
@@ -110,8 +114,7 @@ def main() -> int:
     rows = on_gpu(args, where) if torch.cuda.is_available() else on_cpu(args, where)
     bad = [row for row in rows if run.failed(row)]
     for row in bad:
-        case = Case(row.M, row.N, row.K, row.batch, row.layout)
-        print(f"FAILED {row.variant} at {case}: {row.note}", file=sys.stderr)
+        print(f"FAILED {row.variant} at {row.case}: {row.note}", file=sys.stderr)
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Every variant there is, in one explicit list: cuBLAS, the ladder, the algorithms, the raw CUDA rungs."""
+"""Every variant there is, in one explicit list: cuBLAS, the raw CUDA rungs, the ladder, the algorithms, their peers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from triton_sgemm.ladder import rungs
 from triton_sgemm.matmul import product
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import Problem
-from triton_sgemm.variants import Variant, unique
+from triton_sgemm.variants import Precision, Variant, unique
+
+from . import peers
 
 
-def run_cublas(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
-    """cuBLAS through torch, TF32 off: the baseline of every strict float32 row."""
+def run_cublas(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
+    """cuBLAS through torch, its switch at `precision`."""
     # the bench sets it around many calls: reading takes 2 microseconds of a call, setting it 16
-    strict = torch.backends.cuda.matmul.fp32_precision == "ieee"
-    with nullcontext() if strict else torch_matmul_precision("ieee"):
+    is_set = torch.backends.cuda.matmul.fp32_precision == precision
+    with nullcontext() if is_set else torch_matmul_precision(precision):
         if c is None and p.alpha == 1:
             (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out=out)
         else:
@@ -32,12 +34,12 @@ def run_cublas(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) 
             added(out if c is None else c, a, b, beta=p.beta, alpha=p.alpha, out=out)
 
 
-def run_matmul(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
-    """The public call, as a user makes it: checks, plan and launch included."""
+def run_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
+    """The public call of one precision, as a user makes it: checks, plan and launch included."""
     if out.is_cuda:
-        triton_sgemm.sgemm(p.alpha, a, b, p.beta, c, out=out, precision="ieee")
+        triton_sgemm.sgemm(p.alpha, a, b, p.beta, c, out=out, precision=precision)
     else:  # there the public call is torch's; what it does on a GPU runs in the interpreter
-        product("matmul", a, b, alpha=p.alpha, beta=p.beta, c=c, out=out)
+        product("matmul", a, b, alpha=p.alpha, beta=p.beta, c=c, out=out, precision=precision)
 
 
 def run_cuda(rung: Rung, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
@@ -47,12 +49,41 @@ def run_cuda(rung: Rung, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out
     (loader if out.is_cuda else on_cpu).run(rung, a, b, out, p.alpha, p.beta)
 
 
-CUBLAS = Variant("cublas", "torch", "ieee", run_with=run_cublas, doc=run_cublas.__doc__, batched=True)
-MATMUL = Variant("matmul_ieee", "triton", "ieee", run_with=run_matmul, doc=run_matmul.__doc__, batched=True)
+CUBLAS = Variant(
+    "cublas",
+    "torch",
+    "ieee",
+    run_with=partial(run_cublas, "ieee"),
+    doc="cuBLAS through torch, TF32 off: the baseline of every ieee and fp32 row.",
+    batched=True,
+)
+CUBLAS_TF32 = Variant(
+    "cublas_tf32",
+    "torch",
+    "tf32",
+    run_with=partial(run_cublas, "tf32"),
+    doc="cuBLAS through torch, TF32 on: the baseline of every tf32 row.",
+    batched=True,
+)
+# of a row, by its precision
+BASELINES: dict[Precision, Variant] = {"ieee": CUBLAS, "fp32": CUBLAS, "tf32": CUBLAS_TF32}
+
+MATMULS = tuple(
+    Variant(
+        f"matmul_{precision}",
+        "triton",
+        precision,
+        run_with=partial(run_matmul, precision),
+        doc=run_matmul.__doc__,
+        batched=True,
+    )
+    for precision in BASELINES
+)
 
 VARIANTS = unique(
     [
         CUBLAS,
+        CUBLAS_TF32,
         *(
             Variant(
                 f"{rung.name}_cuda",
@@ -69,7 +100,8 @@ VARIANTS = unique(
         *rungs(),
         *fma.VARIANTS,
         *dot.VARIANTS,
-        MATMUL,
+        *peers.VARIANTS,
+        *MATMULS,
     ]
 )
 
@@ -80,6 +112,12 @@ def select(patterns: list[str]) -> list[Variant]:
         if not any(fnmatchcase(name, pattern) for name in VARIANTS):
             raise ValueError(f"no variant is called {pattern!r}; there are {', '.join(VARIANTS)}")
     return [v for name, v in VARIANTS.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def with_baselines(variants: list[Variant]) -> list[Variant]:
+    """`variants` and what they are compared with: cuBLAS always, cuBLAS with TF32 where one of them is tf32."""
+    wanted = {CUBLAS.name} | {name for v in variants for name in (v.name, BASELINES[v.precision].name)}
+    return [v for name, v in VARIANTS.items() if name in wanted]
 
 
 def twins() -> list[tuple[Variant, Variant]]:

@@ -248,3 +248,9 @@ def cancellation(draw: Draw, M: int, N: int, K: int) -> Pair:
 def constant(draw: Draw, M: int, N: int, K: int) -> Pair:
     """Every rounding falls the same way: a sum in order drifts."""
     return torch.full((M, K), 0.1, device=draw.device), torch.full((K, N), 0.1, device=draw.device)
+
+
+@data("N(0, 1), an Inf in each row of A", random=False)
+def infinite(draw: Draw, M: int, N: int, K: int) -> Pair:
+    """Nothing that splits its operands can serve any element."""
+    return _with_an_outlier(draw, M, N, K, float("inf"))

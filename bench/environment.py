@@ -39,7 +39,7 @@ class Environment:
         return (
             f"{self.gpu}, driver {self.driver or '-'} | torch {self.torch}, Triton {self.triton}, "
             f"Python {platform.python_version()} | commit {self.commit}, {self.date}\n"
-            "baseline: cuBLAS through torch.mm and torch.bmm, fp32_precision 'ieee' (TF32 off)"
+            "baseline: cuBLAS through torch.mm and torch.bmm, fp32_precision 'ieee' (TF32 off), of tf32 rows 'tf32'"
             + (f" | set in the environment: {', '.join(switches)}" if switches else "")
         )
 

@@ -23,9 +23,19 @@ from torch import Tensor
 from triton_sgemm.device import Gpu
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import Problem, problem
-from triton_sgemm.testing import Errors, Reference, errors, ieee_bound, random_bound, reference
+from triton_sgemm.testing import (
+    Errors,
+    Reference,
+    errors,
+    fp32_bound,
+    ieee_bound,
+    random_bound,
+    reference,
+    tf32_bound,
+)
 from triton_sgemm.variants import Variant
 
+from .data import DATA
 from .suites import LAYOUTS, Case
 
 ROUNDS = 3
@@ -40,6 +50,28 @@ GRAPH_UP_TO_MS = 0.5
 GRAPH_MS = 0.2  # what a graph's calls take together at least, next to the microseconds until its first one starts
 GRAPH_CALLS = 4096  # at most
 
+OTHER_CLASS = "{:,} elements of another class (finite, Inf, -Inf, NaN) than float64's"
+
+
+def tf32_normal_bound(K: int) -> float:
+    """Of normally distributed operands, whose roundings fall either way: 2^-7 / sqrt(K), which bfloat16 misses.
+
+    TF32's largest errors are about a third of that, bfloat16's eight times TF32's.
+    """
+    return min(tf32_bound(K), 2.0**-7 / K**0.5 + random_bound(K)) if K else tf32_bound(K)
+
+
+def bound(precision: str, K: int, data: str = "normal") -> float:
+    """What max |error| / S of a row of that precision may be.
+
+    Data that is not random is held to the bound that always holds: of "fp32" the larger of its two, since elements may
+    fall back.
+    """
+    if precision == "tf32":
+        return tf32_normal_bound(K) if data == "normal" else tf32_bound(K)
+    always = ieee_bound(K) if precision == "ieee" else max(ieee_bound(K), fp32_bound(K))
+    return min(random_bound(K), always) if DATA[data].random else always
+
 
 @dataclass(frozen=True)
 class Operands:
@@ -51,11 +83,20 @@ class Operands:
 
     @classmethod
     def random(cls, case: Case, device: str) -> Operands:
-        """Normally distributed A and B, stored as the case's layout says; the output is contiguous."""
+        """A and B of the case's data, stored as its layout says; the output is contiguous."""
         batch = (case.batch,) if case.batch > 1 else ()
-        how_a, how_b = LAYOUTS[case.layout]
-        a = _normal((*batch, case.M, case.K), how_a, device)
-        b = _normal((*batch, case.K, case.N), how_b, device)
+        a = _empty((*batch, case.M, case.K), LAYOUTS[case.layout][0], device)
+        b = _empty((*batch, case.K, case.N), LAYOUTS[case.layout][1], device)
+        if case.data == "normal":  # at once, where a batch has thousands
+            a.normal_()
+            b.normal_()
+        else:
+            # fresh in every process, the same where a test fixes torch's seed
+            generator = torch.Generator(device).manual_seed(int(torch.randint(2**62, ())))
+            for one_a, one_b in zip(a, b, strict=True) if batch else [(a, b)]:
+                drawn_a, drawn_b = DATA[case.data](case.M, case.N, case.K, generator, device)
+                one_a.copy_(drawn_a)
+                one_b.copy_(drawn_b)
         return cls(a, b, torch.full((*batch, case.M, case.N), float("nan"), device=device))
 
     @cached_property
@@ -78,13 +119,38 @@ class Timing:
     eager: float | None = None
 
 
-def verify(variant: Variant, x: Operands, expected: Reference) -> tuple[Errors, str]:
-    """Runs once into NaN and compares with float64; returns the errors and what is wrong, "" where nothing is."""
+def verify(variant: Variant, x: Operands, expected: Reference, data: str = "normal") -> tuple[Errors | None, str]:
+    """Runs once into NaN and compares with float64; returns the errors and what is wrong, "" where nothing is.
+
+    Where the product is not finite, its class must be the same; the errors are those of the finite elements, None
+    where there are none.
+    """
     x.out.fill_(float("nan"))
     x.run(variant)
-    e = errors(x.out, expected)
-    bound = min(random_bound(expected.depth), ieee_bound(expected.depth))
-    return e, "" if e.within(bound) else f"wrong: max error {e.largest:.1e} exceeds {bound:.1e}"
+    e, strays = compared(x.out, expected)
+    if strays:
+        return e, f"wrong: {OTHER_CLASS.format(strays)}"
+    limit = bound(variant.precision, expected.depth, data)
+    return e, "" if e is None or e.within(limit) else f"wrong: max error {e.largest:.1e} exceeds {limit:.1e}"
+
+
+def compared(result: Tensor, expected: Reference) -> tuple[Errors | None, int]:
+    """The errors of the elements that are to be finite, None where none is, and how many are of another class.
+
+    Where all are to be finite, NaN and Inf are errors like any other.
+    """
+    value = expected.value.float()  # beyond float32's range it is Inf
+    finite = value.isfinite()
+    if finite.all():
+        return errors(result, expected), 0
+    strays = int((_classes(result) != _classes(value)).sum())
+    kept = Reference(expected.value[finite], expected.scale[finite], expected.depth)
+    return errors(result[finite], kept) if finite.any() else None, strays
+
+
+def _classes(t: Tensor) -> Tensor:
+    """0 for finite, 1 and -1 for Inf and -Inf, 2 for NaN."""
+    return torch.where(t.isnan(), 2.0, torch.where(t.isinf(), t.sign(), 0.0))
 
 
 def expectation(x: Operands) -> Reference:
@@ -124,7 +190,8 @@ def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: C
 
     for _ in range(ROUNDS):
         for v in random.sample(variants, len(variants)):
-            with torch_matmul_precision("ieee"):  # what cuBLAS's row sets for itself, once and not in each call
+            # what cuBLAS's rows set for themselves, once and not in each call
+            with torch_matmul_precision("tf32" if v.precision == "tf32" else "ieee"):
                 eager[v.name].append(_load(partial(x.run, v)))
                 call, calls = (graphs[v.name].replay, len(in_turn)) if use_graphs else (partial(x.run, v), 1)
                 first = _sample(call, flush)
@@ -164,16 +231,16 @@ def _sample(call: Callable[[], None], flush: Tensor | None = None) -> float:
     return start.elapsed_time(end)
 
 
-def _normal(shape: tuple[int, ...], how: str, device: str) -> Tensor:
+def _empty(shape: tuple[int, ...], how: str, device: str) -> Tensor:
     *batch, rows, cols = shape
     match how:
         case "T":
-            return torch.randn(*batch, cols, rows, device=device).mT
+            return torch.empty(*batch, cols, rows, device=device).mT
         case "ld+1":
-            return torch.randn(*batch, rows, cols + 1, device=device)[..., :cols]
+            return torch.empty(*batch, rows, cols + 1, device=device)[..., :cols]
         case "offset1":
-            return torch.randn(math.prod(shape) + 1, device=device)[1:].view(shape)
-    return torch.randn(shape, device=device)
+            return torch.empty(math.prod(shape) + 1, device=device)[1:].view(shape)
+    return torch.empty(shape, device=device)
 
 
 def _smaller(case: Case) -> Case:

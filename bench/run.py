@@ -9,10 +9,11 @@ from typing import Any
 from triton_sgemm.device import Gpu
 from triton_sgemm.plan import plan
 from triton_sgemm.problem import Problem
+from triton_sgemm.testing import Reference
 from triton_sgemm.variants import Variant
 
 from . import measure
-from .catalog import CUBLAS, MATMUL
+from .catalog import BASELINES, MATMULS
 from .environment import Environment
 from .suites import Case
 from .table import Row
@@ -40,11 +41,10 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
     del expected
 
     times = measure.time_all([v for v in variants if not figures[v.name].get("note")], x, case, card, step)
-    cublas = times.get(CUBLAS.name)
     for v in variants:
         if v.name not in times:
             continue
-        t = times[v.name]
+        t, cublas = times[v.name], times.get(BASELINES[v.precision].name)
         gflops = 1e-6 * case.flops / t.ms
         figures[v.name] |= {
             "ms": t.ms,
@@ -60,7 +60,7 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
     return [_row(v, case, x.problem, card, asdict(where) | figures[v.name]) for v in variants]
 
 
-def _verified(v: Variant, x: measure.Operands, case: Case, expected: Any) -> dict[str, Any]:
+def _verified(v: Variant, x: measure.Operands, case: Case, expected: Reference) -> dict[str, Any]:
     reason = v.why_not(x.problem)
     if reason:
         return {"note": reason}
@@ -68,7 +68,7 @@ def _verified(v: Variant, x: measure.Operands, case: Case, expected: Any) -> dic
         ms = measure.predicted_ms(v, case)
         if ms > measure.TOO_SLOW_MS:
             return {"note": f"skipped: about {ms:,.0f} ms a call, over {measure.TOO_SLOW_MS:.0f}"}
-        return _errors(v, x, expected)
+        return _errors(v, x, case, expected)
     except Exception as e:  # one variant that cannot be built or launched leaves the others their rows
         return {"note": f"failed: {_first_line(e)}"}
 
@@ -83,7 +83,7 @@ def crosschecked(case: Case, variants: list[Variant], where: Environment) -> lis
         note = v.why_not(x.problem) or CHECKED_BY[v.backend]
         if note == CHECKED_BY[v.backend] and v.backend != "gluon":
             try:
-                figures = _errors(v, x, expected)
+                figures = _errors(v, x, case, expected)
             except Exception as e:
                 figures = {"note": f"failed: {_first_line(e)}"}
         figures["note"] = f"{figures.get('note', note)}; {NO_TIME}"
@@ -96,14 +96,18 @@ def failed(row: Row) -> bool:
     return row.note.startswith(("wrong", "failed"))
 
 
-def _errors(v: Variant, x: measure.Operands, expected: Any) -> dict[str, Any]:
-    e, wrong = measure.verify(v, x, expected)
-    return {"rel_err": e.relative, "max_err": e.largest} | ({"note": wrong} if wrong else {})
+def _errors(v: Variant, x: measure.Operands, case: Case, expected: Reference) -> dict[str, Any]:
+    e, wrong = measure.verify(v, x, expected, case.data)
+    figures: dict[str, Any] = {"rel_err": e.relative, "max_err": e.largest} if e else {}
+    if v.fallback:
+        figures["fallback"] = v.fallback(x.problem, x.a, x.b, None, x.out)
+    return figures | ({"note": wrong} if wrong else {})
 
 
 def _row(v: Variant, case: Case, p: Problem, card: Gpu | None, figures: dict[str, Any]) -> Row:
-    algorithm = plan(p, card).name if v.name == MATMUL.name else v.name  # what the public call picks
-    return Row(v.name, v.backend, algorithm, v.precision, case.layout, case.batch, case.M, case.N, case.K, **figures)
+    algorithm = plan(p, card, v.precision).name if v in MATMULS else v.name  # what the public call picks
+    shape = (case.layout, case.batch, case.M, case.N, case.K)
+    return Row(v.name, v.backend, algorithm, v.precision, *shape, data=case.data, **figures)
 
 
 def _first_line(e: BaseException) -> str:

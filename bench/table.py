@@ -2,7 +2,8 @@
 
     python -m bench.table
 
-writes the tables between the markers `<!-- results SUITE GPU -->` and `<!-- end -->` of every Markdown file.
+writes the tables between the markers `<!-- results SUITE GPU -->` or `<!-- precision GPU -->` and `<!-- end -->` of
+every Markdown file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from .suites import Case
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
 
-CASE = ["M", "N", "K", "batch", "layout"]  # the columns that make a Case, in its order
+CASE = ["M", "N", "K", "batch", "layout", "data"]  # the columns that make a Case, in its order
+BASELINES = {"cublas": "cuBLAS", "cublas_tf32": "cuBLAS TF32"}  # variants, as a table names them
+ERRORS = {
+    "rel_err": "Relative error, Frobenius",
+    "max_err": "Largest error of an element, over (|A||B|)",
+    "bias": "Mean signed error, over (|A||B|)",
+}
 MANY = 10  # shapes: more than these are the rows of a table, not its columns
 
 
@@ -32,10 +39,10 @@ MANY = 10  # shapes: more than these are the rows of a table, not its columns
 class Row:
     """One variant at one shape: the columns of a results file, in their order.
 
-    `gflops` and `pct_cublas` (100 * cuBLAS's time over this one's, same run) follow from `ms`; `rel_err` is relative
-    Frobenius and `max_err` max |dC| / (|A||B|), both against float64; `fallback` is the share of tiles that
-    a faster algorithm left to strict float32; `ms_eager` is the time of an eager call where `ms` is of graph replays;
-    `note` says why a figure is missing.
+    `gflops` and `pct_cublas` (100 * cuBLAS's time over this one's, same run, cuBLAS with TF32 for a tf32 row) follow
+    from `ms`; `rel_err` is relative Frobenius and `max_err` max |dC| / (|A||B|), both against float64; `fallback` is
+    the share of tiles that a faster algorithm left to strict float32; `ms_eager` is the time of an eager call where
+    `ms` is of graph replays; `note` says why a figure is missing; `data` is what the operands hold.
     """
 
     variant: str
@@ -63,6 +70,12 @@ class Row:
     date: str = ""
     ms_eager: float | None = None
     note: str = ""
+    data: str = "normal"
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return Case(self.M, self.N, self.K, self.batch, self.layout, self.data)
 
 
 COLUMNS = [f.name for f in fields(Row)]
@@ -74,11 +87,22 @@ def frame(rows: list[Row]) -> pd.DataFrame:
 
 
 def save(rows: list[Row], path: Path) -> None:
-    """Writes a results file; the old one stays whole until the new one is."""
+    """Writes a results file."""
+    save_frame(frame(rows), path)
+
+
+def save_frame(data: pd.DataFrame, path: Path) -> None:
+    """Writes a CSV file; the old one stays whole until the new one is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
-    frame(rows).to_csv(partial, index=False, float_format="%.6g")
+    data.to_csv(partial, index=False, float_format="%.6g")
     os.replace(partial, path)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """A results file; one written before it said what the operands held has N(0,1)."""
+    data = pd.read_csv(path, dtype={"commit": str})
+    return data if "data" in data else data.assign(data="normal")
 
 
 def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str:
@@ -95,6 +119,8 @@ def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str
             "rel. error": shape["rel_err"].map(_number("{:.2e}")),
             "max error": shape["max_err"].map(_number("{:.2e}")),
         }
+        if shape["fallback"].notna().any():
+            columns["fallback"] = shape["fallback"].map(SHARE)
         if shape["ms_eager"].notna().any():
             columns["ms eager"] = shape["ms_eager"].map(_number("{:.4g}"))
         if compiled:
@@ -119,26 +145,39 @@ def across(data: pd.DataFrame) -> str:
     """Percent of cuBLAS of every variant at every shape, cuBLAS itself in GFLOP/s: a suite in one table.
 
     Of more than MANY shapes each is a row, and the last row has geometric means, of variants that took every shape.
+    The shares of tiles that fell back are there for variants of which any did.
     """
     data = data.assign(shape=_labels(data))
     rows, columns = list(dict.fromkeys(data["variant"])), list(dict.fromkeys(data["shape"]))
     percent = data.pivot(index="variant", columns="shape", values="pct_cublas").reindex(index=rows, columns=columns)
-    cublas = data[data["variant"] == "cublas"].set_index("shape").reindex(columns)
-    gflops = cublas["gflops"].map(_number("{:,.0f}"))
+    baselines = {
+        label: data[data["variant"] == name].set_index("shape").reindex(columns)
+        for name, label in BASELINES.items()
+        if name == "cublas" or name in rows
+    }
+    shares = {
+        name: data[data["variant"] == name].set_index("shape")["fallback"].reindex(columns).map(SHARE)
+        for name in rows
+        if (data.loc[data["variant"] == name, "fallback"] > 0).any()
+    }
     if len(columns) <= MANY:
         body = percent.map(_number("{:.1f}")).reset_index()
-        body.loc[len(body)] = ["*cuBLAS, GFLOP/s*", *gflops]
+        for label, theirs in baselines.items():
+            body.loc[len(body)] = [f"*{label}, GFLOP/s*", *theirs["gflops"].map(_number("{:,.0f}"))]
+        for name, share in shares.items():
+            body.loc[len(body)] = [f"*{name}, fallback*", *share]
     else:
-        body = pd.DataFrame(
-            {
-                ("batch x " if data["batch"].nunique() > 1 else "") + "M x N x K": [*columns, "*geometric mean*"],
-                "cuBLAS, ms": [*cublas["ms"].map(_number("{:.4g}")), ""],
-                "cuBLAS, GFLOP/s": [*gflops, ""],
-            }
-        )
-        for variant, percents in percent.drop(index="cublas", errors="ignore").iterrows():
+        shape = ("batch x " if data["batch"].nunique() > 1 else "") + "M x N x K"
+        body = pd.DataFrame({shape: [*columns, "*geometric mean*"]})
+        for label, theirs in baselines.items():
+            body[f"{label}, ms"] = [*theirs["ms"].map(_number("{:.4g}")), ""]
+            body[f"{label}, GFLOP/s"] = [*theirs["gflops"].map(_number("{:,.0f}")), ""]
+        for variant in [name for name in rows if name not in BASELINES]:
+            percents = percent.loc[variant]
             mean = geometric_mean(percents) if percents.notna().all() else math.nan
             body[f"{variant}, %"] = [_number("{:.1f}")(value) for value in (*percents, mean)]
+            if variant in shares:
+                body[f"{variant}, fallback"] = [*shares[variant], ""]
     align = ("left",) + ("right",) * (len(body.columns) - 1)
     return body.to_markdown(index=False, colalign=align, disable_numparse=True)
 
@@ -149,11 +188,13 @@ def _case(key: Iterable[Any]) -> Case:
 
 
 def _labels(data: pd.DataFrame) -> list[str]:
-    """Each row's shape as `Case` writes it, NN too where there are other layouts."""
+    """Each row's shape as `Case` writes it, NN too where there are other layouts; its data where only that differs."""
     cases = [_case(key) for key in data[CASE].itertuples(index=False)]
+    if len({replace(case, data="normal") for case in cases}) == 1 < len(set(cases)):
+        return [case.data for case in cases]
     if data["layout"].nunique() == 1:
         return [str(case) for case in cases]
-    return [f"{replace(case, layout='NN')}:{case.layout}" for case in cases]
+    return [str(case) if case.data != "normal" else f"{replace(case, layout='NN')}:{case.layout}" for case in cases]
 
 
 def printed(data: pd.DataFrame) -> str:
@@ -169,30 +210,71 @@ def _number(form: str) -> Callable[[float], str]:
     return lambda value: "" if pd.isna(value) else form.format(value)
 
 
+SHARE = _number("{:.2%}")
+
+
 def _or_empty(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
 def provenance(data: pd.DataFrame) -> str:
     """Where and when the figures were measured."""
+    shapes = data[CASE].drop_duplicates()
+    operands = "N(0,1) operands" if set(shapes["data"]) == {"normal"} else "operands as named"
+    if len(shapes) > 1 and shapes["data"].nunique() == len(shapes):  # the table names nothing but the data
+        operands += f", {_case(next(shapes.itertuples(index=False))).title.partition(', data')[0]}"
+    baseline = "cuBLAS with TF32 off in the same run" + (
+        ", tf32 rows against cuBLAS with TF32 on" if "tf32" in set(data["precision"]) else ""
+    )
+    return f"{origin(data)}; medians, {operands}, {baseline}."
+
+
+def origin(data: pd.DataFrame) -> str:
+    """The GPU, the versions, the date and the commit of a results file."""
     first = data.iloc[0]
     return (
         f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, Triton {first['triton']}, "
-        f"{first['date']}, commit {first['commit']}; medians, N(0,1) operands, cuBLAS with TF32 off in the same run."
+        f"{first['date']}, commit {first['commit']}"
     )
 
 
 def rendered(suite: str, gpu: str) -> str:
     """A suite's committed results as Markdown."""
-    data = pd.read_csv(RESULTS / gpu / f"{suite}.csv", dtype={"commit": str})
+    data = read(RESULTS / gpu / f"{suite}.csv")
     body = text(data) if len(data.groupby(CASE)) == 1 else across(data)
     return f"{body}\n\n{provenance(data)}"
 
 
+def accuracy(data: pd.DataFrame) -> str:
+    """The errors of `python -m bench.precision` as Markdown: one table a measure."""
+    variants = list(dict.fromkeys(data["variant"]))
+    falls_back = [name for name in variants if data.loc[data["variant"] == name, "fallback"].notna().any()]
+    rows = list(dict.fromkeys(data[["data", "K"]].itertuples(index=False, name=None)))
+    parts = []
+    for measure, heading in ERRORS.items():
+        figures = data.pivot(index=["data", "K"], columns="variant", values=measure).reindex(rows)
+        shares = data.pivot(index=["data", "K"], columns="variant", values="fallback").reindex(rows)
+        columns: dict[str, Any] = {"data": [d for d, _ in rows], "K": [f"{k:,}" for _, k in rows]}
+        for name in variants:
+            columns[name] = [*figures[name].map(_number("{:.2e}"))]
+            if name in falls_back:
+                columns[f"fallback of {name}"] = [*shares[name].map(SHARE)]
+        body = pd.DataFrame(columns)
+        align = ("left",) + ("right",) * (len(columns) - 1)
+        parts.append(f"**{heading}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True))
+    noted = data[data["note"].fillna("") != ""]
+    notes = [f"{row.variant}, {row.data}, K = {row.K:,}: {row.note}" for row in noted.itertuples()]
+    return "\n\n".join([*parts, *notes, f"{origin(data)}; against float64."])
+
+
 def filled(markdown: str) -> str:
     """`markdown` with every table between markers made anew from its results file."""
-    pattern = re.compile(r"(<!-- results (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda m: f"{m[1]}\n{rendered(m[2], m[3])}\n\n{m[4]}", markdown)
+
+    def anew(m: re.Match[str]) -> str:
+        return f"{m[1]}\n{rendered(m[2], m[3]) if m[2] else accuracy(read(RESULTS / m[3] / 'precision.csv'))}\n\n{m[4]}"
+
+    pattern = re.compile(r"(<!-- (?:results (\S+)|precision) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(anew, markdown)
 
 
 def documents() -> list[Path]:

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from bench import catalog, compare, measure, run, table
-from bench.catalog import VARIANTS, select
+from bench import catalog, compare, measure, precision, run, table
+from bench.catalog import BASELINES, VARIANTS, select, with_baselines
+from bench.data import DATA
 from bench.environment import environment
 from bench.suites import LAYOUTS, SUITES, Case
 from reference_cuda.rungs import RUNGS
@@ -26,6 +28,10 @@ from triton_sgemm.variants import Variant
 
 ROOT = Path(__file__).parent.parent
 WRITTEN_BY_HAND = re.compile(r"`(make [a-z-]+|python -m [a-z_.]+)")
+
+
+def right(p, a, b, c, out) -> None:
+    torch.mm(a, b, out=out)
 
 
 def wrong(p, a, b, c, out) -> None:
@@ -75,7 +81,7 @@ def test_results_file(tmp_path: Path) -> None:
     data = pd.read_csv(tmp_path / "gpu" / "suite.csv")
     columns = """variant backend algorithm precision layout batch M N K ms ms_p20 ms_p80 gflops pct_cublas
         rel_err max_err fallback gpu driver torch triton commit date"""
-    assert list(data.columns)[:23] == columns.split()
+    assert list(data.columns)[:23] == columns.split() and data.columns[-1] == "data"
     assert list(data["variant"]) == ["cublas", "smem_tiling_cuda"]
     assert data["ms"].isna().all() and (data["rel_err"] > 0).all()
     assert [p.name for p in (tmp_path / "gpu").iterdir()] == ["suite.csv"]
@@ -102,6 +108,7 @@ def bench(*args: str, module: str = "bench") -> subprocess.CompletedProcess[str]
         (["--sizes", "12x"], "size '12x': need a number such as 4096, or MxNxK"),
         (["--sizes", "0"], "size '0': need a number such as 4096"),
         (["--sizes", "64:NX"], "size '64:NX': the layout is one of NN, NT, TN, TT, ld+1, offset1"),
+        (["--sizes", "64:NN:x"], "size '64:NN:x': the data is one of normal, "),
         (["--suite", "nope"], "invalid choice: 'nope'"),
         (["--suite", "chapter", "square", "--csv", "x.csv"], "x.csv is one file but --suite names 2; give a folder"),
         (["--sizes", "64", "--csv", "results"], "only a whole suite goes into a results folder"),
@@ -148,6 +155,26 @@ def test_bench_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+def test_tf32_is_on_for_its_own_rows_alone(tmp_path: Path) -> None:
+    variants = ["matmul_*", "cublas_tf32", "dot_tf32x3", "dot_bf16x6"]
+    done = bench("--sizes", "1000x512x1024", "4096", "--variants", *variants, "--csv", str(tmp_path / "out.csv"))
+    assert done.returncode == 0, done.stderr
+    data = table.read(tmp_path / "out.csv").set_index("variant")
+    assert (data.loc["cublas_tf32", "rel_err"] > 1e-5).all() and (data.loc["cublas_tf32", "pct_cublas"] == 100).all()
+    strict = data[data["precision"] != "tf32"]
+    assert (strict["rel_err"] < 1e-5).all() and (data["ms"] > 0).all()
+
+
+@pytest.mark.gpu
+def test_what_is_not_finite_on_a_gpu(tmp_path: Path) -> None:
+    sizes = ["256:NN:infinite", "16x64x64x64:NT:infinite"]
+    done = bench("--sizes", *sizes, "--variants", "matmul_*", "cublas_tf32", "--csv", str(tmp_path / "out.csv"))
+    assert done.returncode == 0, done.stderr
+    data = table.read(tmp_path / "out.csv")
+    assert (data["ms"] > 0).all() and data["rel_err"].isna().all() and set(data["data"]) == {"infinite"}
+
+
+@pytest.mark.gpu
 def test_batches_and_layouts_on_a_gpu(tmp_path: Path) -> None:
     sizes = [*(f"16x48x64x80:{layout}" for layout in LAYOUTS), *(f"192:{layout}" for layout in LAYOUTS), "8x2048x2048"]
     done = bench("--sizes", *sizes, "--variants", "matmul_*", "naive_cuda", "--csv", str(tmp_path / "out.csv"))
@@ -181,7 +208,11 @@ def test_sizes() -> None:
     for text in ("", "1x2", "-4", "1x2x3x4x5", "axbxc", "0x1x2x3", "4x", ":NN"):
         with pytest.raises(ArgumentTypeError, match="need a number such as 4096"):
             Case.parse(text)
-    for text in ("4:", "4:nn", "4:NNN"):
+    assert Case.parse("4:NN:relu") == Case(4, 4, 4, data="relu") and Case.parse("4:TN:normal") == Case(4, 4, 4, 1, "TN")
+    assert str(Case(4, 4, 4, data="relu")) == "4:NN:relu" and Case(4, 4, 4, data="relu").title.endswith(", data relu")
+    with pytest.raises(ArgumentTypeError, match="the data is one of normal,"):
+        Case.parse("4:NN:nothing")
+    for text in ("4:", "4:nn", "4:NNN", "4::relu", "4:relu", "4:NN:relu:NN"):
         with pytest.raises(ArgumentTypeError, match="the layout is one of NN, NT"):
             Case.parse(text)
     assert [Case.parse(str(case)) for case in EVERY_CASE] == EVERY_CASE
@@ -196,7 +227,11 @@ def test_suites() -> None:
     assert {c.batch for c in SUITES["batched"].cases} == {16, 256, 1024, 4096}
     for suite in SUITES.values():
         assert len(set(suite.cases)) == len(suite.cases)
-        assert "cublas" in {v.name for v in select(list(suite.variants))}
+        chosen = select(list(suite.variants))
+        assert {BASELINES[v.precision].name for v in chosen} <= {v.name for v in chosen}
+    assert {c.data for c in SUITES["data"].cases} >= {"softmax", "relu_squared", "unscaled", "gradients", "infinite"}
+    new = {"cublas_tf32", "dot_tf32x3", "dot_bf16x6", "matmul_fp32", "matmul_tf32", "matmul_ieee"}
+    assert new <= {v.name for v in select(list(SUITES["square"].variants))}
 
 
 def test_work_counts_the_batch() -> None:
@@ -303,9 +338,6 @@ def test_only_what_is_right_is_timed(cpu_for_gpu) -> None:
     def broken(*_):
         raise RuntimeError("no such kernel\nand more")
 
-    def right(p, a, b, c, out) -> None:
-        torch.mm(a, b, out=out)
-
     steps = []
     variants = [
         VARIANTS["cublas"],
@@ -389,18 +421,139 @@ def test_nor_does_it_reach_the_rows_of_the_bench(
     assert set_in_a_call == ["ieee"]  # to verify; while the calls are timed it is set around them
 
 
+@pytest.mark.parametrize("short", [True, False], ids=["by graph", "eager"])
+def test_cublas_with_tf32_has_it_on_and_leaves_it_off(short: bool, cpu_for_gpu, seen, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "is_short", lambda case: short)
+    set_in_a_call = []
+    real = catalog.torch_matmul_precision
+    monkeypatch.setattr(catalog, "torch_matmul_precision", lambda value: set_in_a_call.append(value) or real(value))
+    [row] = run.timed(Case(8, 8, 8), [VARIANTS["cublas_tf32"]], TINY_CACHE, environment(), lambda: None)
+    assert row.note == "" and row.ms and row.pct_cublas == 100 and row.precision == "tf32"
+    assert seen == {"mm": {"tf32"}} and set_in_a_call == ["tf32"]
+    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
+
+
+# ---- each precision has its baseline and its bound
+
+
+def test_a_row_is_compared_with_cublas_in_its_precision(cpu_for_gpu, monkeypatch) -> None:
+    ms = {"cublas": 8.0, "cublas_tf32": 2.0}
+    monkeypatch.setattr(
+        measure, "time_all", lambda vs, *_: {v.name: measure.Timing(*[ms.get(v.name, 4.0)] * 3) for v in vs}
+    )
+    mine = [variant(name, right, precision=name) for name in BASELINES]
+    everything = [VARIANTS["cublas"], VARIANTS["cublas_tf32"], *mine]
+    rows = run.timed(Case(64, 64, 64), everything, H200, environment(), lambda: None)
+    percents = {row.variant: row.pct_cublas for row in rows}
+    assert percents == {"cublas": 100, "cublas_tf32": 100, "ieee": 200, "fp32": 200, "tf32": 50}
+    alone = run.timed(Case(64, 64, 64), mine, H200, environment(), lambda: None)
+    assert [row.pct_cublas for row in alone] == [None] * 3
+
+
+def test_baselines_come_with_what_is_compared() -> None:
+    assert [v.name for v in with_baselines(select(["matmul_tf32"]))] == ["cublas", "cublas_tf32", "matmul_tf32"]
+    assert [v.name for v in with_baselines(select(["matmul_fp32"]))] == ["cublas", "matmul_fp32"]
+    assert [v.name for v in with_baselines(list(VARIANTS.values()))] == list(VARIANTS)
+
+
+def rounded(t: torch.Tensor, bits: int) -> torch.Tensor:
+    """To so many bits of the significand, to nearest."""
+    mantissa, exponent = torch.frexp(t)
+    return torch.ldexp((mantissa * 2**bits).round() / 2**bits, exponent)
+
+
+@pytest.mark.parametrize("K", [16, 64, 1024, 4096])
+def test_bounds_tell_the_precisions_apart(K: int) -> None:
+    x = measure.Operands.random(Case(64, 64, K), "cpu")
+    expected = measure.expectation(x)
+    largest = {
+        name: errors((rounded(x.a, bits).double() @ rounded(x.b, bits).double()).float(), expected).largest
+        for name, bits in (("float32", 24), ("tf32", 11), ("bfloat16", 8))
+    }
+    assert largest["float32"] <= measure.bound("fp32", K) < largest["tf32"]
+    assert measure.bound("ieee", K) <= measure.bound("fp32", K)
+    assert largest["tf32"] <= measure.bound("tf32", K) < largest["bfloat16"]
+    assert largest["tf32"] <= measure.bound("tf32", K, "softmax")
+
+
+def test_a_dropped_step_of_k_is_not_tf32() -> None:
+    x = measure.Operands.random(Case(64, 64, 256), "cpu")
+    verdict = measure.verify(variant("mutant", dropped, precision="tf32"), x, measure.expectation(x))[1]
+    assert verdict.startswith("wrong: max error")
+
+
+# ---- what the operands hold
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_is_drawn_as_asked(name: str) -> None:
+    a, b = DATA[name](6, 5, 64, torch.Generator().manual_seed(1), "cpu")
+    again = DATA[name](6, 5, 64, torch.Generator().manual_seed(1), "cpu")
+    assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 64), (64, 5), torch.float32, torch.float32)
+    assert torch.equal(a, again[0]) and torch.equal(b, again[1])
+    x = measure.Operands.random(Case(6, 5, 64, batch=2, layout="TN", data=name), "cpu")
+    assert (x.a.shape, x.b.shape) == ((2, 6, 64), (2, 64, 5)) and x.a.stride()[1:] == (1, 6)
+
+
+@pytest.mark.parametrize("case", SUITES["data"].cases, ids=str)
+def test_a_row_of_the_suite_data(case: Case) -> None:
+    small = replace(case, M=6, N=5, K=64)
+    batch = measure.Operands.random(replace(small, batch=2), "cpu")
+    assert not torch.equal(batch.a[0], batch.a[1]) and not torch.equal(batch.b[0], batch.b[1])
+    [row] = run.crosschecked(small, [VARIANTS["cublas"]], environment())
+    assert row.note.startswith("checked") and row.case == small
+    assert (row.rel_err is None) == (case.data == "infinite")
+
+
+def test_where_the_product_is_not_finite_its_class_counts() -> None:
+    def split(p, a, b, c, out) -> None:
+        """Inf - Inf, as a careless split makes it."""
+        torch.mm(a + (a - a), b, out=out)
+
+    x = measure.Operands.random(Case(8, 8, 32, data="infinite"), "cpu")
+    expected = measure.expectation(x)
+    assert measure.verify(variant("right", right), x, expected, "infinite") == (None, "")
+    verdict = measure.verify(variant("split", split), x, expected, "infinite")[1]
+    assert verdict.startswith("wrong: 64 elements of another class")
+
+    x.a[1:].nan_to_num_(posinf=1.0)  # one row left that is not finite
+    expected = measure.expectation(x)
+    e, verdict = measure.verify(variant("right", right), x, expected)
+    assert verdict == "" and e is not None and 0 < e.largest < 1e-6
+    assert measure.verify(variant("dropped", dropped), x, expected)[1].startswith("wrong: ")
+    assert measure.verify(variant("unwritten", unwritten), x, expected)[1].startswith("wrong: 1 elements of another")
+
+
+def test_what_fell_back_is_in_the_row_and_in_the_table() -> None:
+    calls = []
+    reports = variant("reports", right, fallback=lambda *call: calls.append(call) or 0.125)
+    rows = run.crosschecked(Case(8, 8, 8), [VARIANTS["cublas"], reports], environment())
+    assert [row.fallback for row in rows] == [None, 0.125]
+    [(p, a, b, c, out)] = calls
+    assert (p.M, a.shape, b.shape, c) == (8, (8, 8), (8, 8), None) and not out.isnan().any()
+    head, _, cublas, last = cells(table.text(table.frame(rows)).split("\n\n")[1])
+    at = head.index("fallback")
+    assert (cublas[at], last[at]) == ("", "12.50%")
+    assert "fallback" not in table.text(table.frame(rows[:1]))
+
+
 # ---- tables of many shapes
 
 
 def made_up(cases: list[Case], **percents: float) -> pd.DataFrame:
-    """Rows for each case: cuBLAS, which does 100 GFLOP/s, and variants at that percentage of it."""
+    """Rows for each case: cuBLAS, which does 100 GFLOP/s, and variants at that percentage of it.
+
+    A variant called ..._tf32 is of that precision.
+    """
     rows = []
     for case in cases:
         ms = 1e-8 * case.flops
         for name, percent in ({"cublas": 100} | percents).items():
-            key = (name, "torch", name, "ieee", case.layout, case.batch, case.M, case.N, case.K)
+            of = "tf32" if name.endswith("_tf32") else "ieee"
+            key = (name, "torch", name, of, case.layout, case.batch, case.M, case.N, case.K)
             origin = {"gpu": "x", "driver": "x", "torch": "x", "triton": "x", "commit": "x", "date": "x"}
-            rows.append(table.Row(*key, ms=100 * ms / percent, gflops=percent, pct_cublas=1.0 * percent, **origin))
+            timed = {"ms": 100 * ms / percent, "gflops": percent, "pct_cublas": 1.0 * percent}
+            rows.append(table.Row(*key, **timed, **origin, data=case.data))
     return table.frame(rows)
 
 
@@ -436,7 +589,120 @@ def test_a_suites_results_make_a_table(suite: str, tmp_path: Path, monkeypatch) 
     text = table.rendered(suite, "gpu")
     assert "nan" not in text.lower() and text.count("matmul_ieee") == 1
     for case in SUITES[suite].cases:
-        assert f" {case} " in text or f" {case}:NN " in text or case.title in text
+        names = (str(case), f"{case}:NN", case.data)
+        assert any(f"| {name} " in re.sub(" +", " ", text) for name in names) or case.title in text
+
+
+def test_a_table_of_data_has_the_shares_that_fell_back() -> None:
+    data = made_up(list(SUITES["data"].cases), cublas_tf32=300, matmul_fp32=400, matmul_tf32=150)
+    data.loc[data["variant"] == "matmul_fp32", "fallback"] = [0.0] * (len(SUITES["data"].cases) - 1) + [1.0]
+    data.loc[data["variant"] == "matmul_tf32", "fallback"] = 0.0
+    head, _, *body = cells(table.across(data))
+    assert head == ["variant", *(case.data for case in SUITES["data"].cases)]
+    assert [row[0] for row in body] == [
+        "cublas", "cublas_tf32", "matmul_fp32", "matmul_tf32",
+        "*cuBLAS, GFLOP/s*", "*cuBLAS TF32, GFLOP/s*", "*matmul_fp32, fallback*",
+    ]  # fmt: skip
+    assert body[-1][1:] == ["0.00%"] * (len(head) - 2) + ["100.00%"]
+    said = table.provenance(data)
+    assert "operands as named, M = 4096, N = 4096, K = 4096, " in said
+    assert "tf32 rows against cuBLAS with TF32 on" in said
+
+
+def test_many_shapes_with_two_baselines() -> None:
+    data = made_up(list(SUITES["skinny"].cases), cublas_tf32=300, matmul_tf32=150)
+    head, *_ = cells(table.across(data))
+    assert head == [
+        "M x N x K", "cuBLAS, ms", "cuBLAS, GFLOP/s", "cuBLAS TF32, ms", "cuBLAS TF32, GFLOP/s", "matmul_tf32, %",
+    ]  # fmt: skip
+
+
+def test_a_results_file_from_before_the_data_column(tmp_path: Path) -> None:
+    made_up([Case(8, 8, 8)], one=50).drop(columns="data").to_csv(tmp_path / "old.csv", index=False)
+    data = table.read(tmp_path / "old.csv")
+    assert set(data["data"]) == {"normal"} and "N(0,1) operands" in table.provenance(data)
+    assert table.text(data).startswith("**M = 8, N = 8, K = 8**")
+
+
+# ---- the error table
+
+
+def test_errors_of_every_precision() -> None:
+    variants = [VARIANTS["cublas"], VARIANTS["matmul_tf32"]]
+    rows = precision.measured(Case(16, 8, 32, data="uniform"), variants, "cpu", environment())
+    assert [row.variant for row in rows] == ["cublas", "matmul_tf32"]
+    for row in rows:
+        assert (row.data, row.K, row.M, row.N, row.note) == ("uniform", 32, 16, 8, "")
+        assert 0 < row.rel_err < 1e-6 and 0 < abs(row.bias) < row.max_err < 1e-6
+    columns = "data K M N variant rel_err max_err bias fallback gpu driver torch triton commit date"
+    assert list(precision.frame(rows).columns[:-1]) == columns.split()
+    [row] = precision.measured(Case(8, 8, 32, data="infinite"), variants[:1], "cpu", environment())
+    assert row.rel_err is row.max_err is row.bias is None and row.note == ""
+
+
+def test_the_mean_error_has_a_sign() -> None:
+    def truncating(p, a, b, c, out) -> None:
+        torch.mm((a.view(torch.int32) & ~0x1FFF).view(torch.float32), b, out=out)
+
+    x = measure.Operands.random(Case(32, 32, 64, data="uniform"), "cpu")
+    found = precision.figures(variant("truncating", truncating), x, measure.expectation(x))
+    assert found["bias"] == pytest.approx(-found["rel_err"], rel=0.2) and found["bias"] < -1e-4
+
+
+def test_every_kind_of_data_and_depth_is_in_the_error_table() -> None:
+    assert {case.data for case in precision.ON_GPU if case.K == 4096} == set(DATA)
+    for data in ("normal", "uniform"):
+        depths = [case.K for case in precision.ON_GPU if case.data == data and case.K != 4096]
+        assert depths == [1, 16, 64, 1024, 65536, 262144]
+    assert all(min(case.M, case.N) >= 256 and case.bytes_moved < 2 << 30 for case in precision.ON_GPU)
+    assert len({(case.data, case.K) for case in precision.ON_GPU}) == len(precision.ON_GPU)
+
+
+def test_the_error_table_in_a_document(tmp_path: Path, monkeypatch) -> None:
+    def row(name: str, data: str, K: int, **figures) -> precision.Row:
+        origin = ("gpu", "driver", "torch", "triton", "commit", "date")
+        return precision.Row(data, K, 8, 8, name, **dict.fromkeys(origin, "x"), **figures)
+
+    rows = [row("cublas", "normal", 1, rel_err=1e-7, max_err=2e-7, bias=-3e-9)]
+    rows += [row("matmul_fp32", "normal", 1, rel_err=4e-7, fallback=0.25), row("cublas", "uniform", 4096, note="why")]
+    table.save_frame(precision.frame(rows), tmp_path / "gpu" / "precision.csv")
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    text = table.filled("a\n<!-- precision gpu -->\nold\n<!-- end -->\nb")
+    assert "old" not in text and text.startswith("a\n<!-- precision gpu -->\n\n**") and text.endswith("-->\nb")
+    assert table.filled(text) == text and text.count("**") == 6
+    head, _, first, second = cells(text.split("\n\n")[2])
+    assert head == ["data", "K", "cublas", "matmul_fp32", "fallback of matmul_fp32"]
+    assert first == ["normal", "1", "1.00e-07", "4.00e-07", "25.00%"] and second == ["uniform", "4,096", "", "", ""]
+    assert "-3.00e-09" in text and "cublas, uniform, K = 4,096: why" in text and "nan" not in text
+
+
+# ---- the plot
+
+
+@pytest.fixture
+def plots():
+    return pytest.importorskip("bench.plots", reason="matplotlib is not installed", exc_type=ImportError)
+
+
+def test_a_plot_of_speed_against_size(plots) -> None:
+    data = made_up(list(SUITES["square"].cases), **dict.fromkeys(plots.LINES, 150)).assign(gpu="NVIDIA H200")
+    data = data.drop_duplicates(["variant", "M"]).assign(gflops=lambda d: 1e3 * d["gflops"])
+    [axes] = plots.square(data).axes
+    assert "NVIDIA H200" in axes.get_title() and "GFLOP/s" in axes.get_ylabel() and axes.get_xscale() == "log"
+    named = [text.get_text() for text in axes.texts]
+    assert len(named) == len(plots.LINES) + 1 and "FMA units: 66,908" in named
+    heights = sorted(text.get_position()[1] for text in axes.texts)
+    assert all(above - below >= 0.99 * plots.ROOM for below, above in pairwise(heights))
+    assert len(plots.square(data.assign(gpu="another")).axes[0].texts) == len(plots.LINES)
+    with pytest.raises(ValueError, match="has a time"):
+        plots.square(data.assign(gflops=None))
+
+
+def test_labels_are_moved_apart_as_little_as_it_takes(plots) -> None:
+    room = plots.ROOM
+    assert plots.spread([0.2, 0.9]) == [0.2, 0.9] and plots.spread([]) == []
+    assert plots.spread([0.5, 0.5]) == pytest.approx([0.5 - room / 2, 0.5 + room / 2])
+    assert plots.spread([0.0, 0.0, 0.0]) == pytest.approx([0, room, 2 * room], abs=1e-3)
 
 
 def test_many_shapes_are_printed_with_every_note() -> None:

@@ -121,7 +121,7 @@ def test_steps_of_k_pass_2_to_the_31_elements() -> None:
     b = big.as_strided((40, 2), (stride, 1))
     b.copy_(torch.randn(40, 2))
     a = torch.randn(5, 40, device="cuda")
-    for name in ("matmul_ieee", *(v.name for v in VARIANTS.values() if v.launch)):
+    for name in ("matmul_ieee", *(v.name for v in VARIANTS.values() if v.launch and not v.row_major)):
         out = torch.full((5, 2), float("nan"), device="cuda")
         VARIANTS[name].run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
         assert right(out, a, b.contiguous()), name

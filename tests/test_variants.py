@@ -8,8 +8,10 @@ from functools import partial
 import pytest
 import torch
 
+from bench import peers
 from bench.catalog import VARIANTS, run_cuda, select, twins
 from bench.compiled import Compiled, read_all
+from bench.measure import bound
 from reference_cuda import rungs as rungs_module
 from reference_cuda.loader import source
 from reference_cuda.rungs import RUNGS, Rung
@@ -43,21 +45,24 @@ def test_against_float64(variant: Variant, shape: tuple[int, int, int], device: 
         out, whole = guarded((M, N), device)
         source = c if beta else None
         variant.run(problem(a, b, source, out, alpha, beta), a, b, source, out)
-        assert errors(out, reference(a, b, alpha, beta, c)).within(random_bound(K))
+        assert errors(out, reference(a, b, alpha, beta, c)).within(bound(variant.precision, K))
         assert whole()
         again = torch.full_like(out, float("nan"))
         variant.run(problem(a, b, source, again, alpha, beta), a, b, source, again)
         assert torch.equal(again, out)
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.launch], ids=lambda v: v.name)
+ANY_STRIDE = [v for v in VARIANTS.values() if v.launch and not v.row_major]
+
+
+@pytest.mark.parametrize("variant", ANY_STRIDE, ids=lambda v: v.name)
 def test_any_stride(variant: Variant, device: str) -> None:
     if device == "cpu" and variant.backend == "gluon":
         pytest.skip("Gluon has no interpreter: this kernel is compiled here, and runs in the GPU tests")
     a, b = torch.randn(50, 40, device=device).mT, torch.randn(50, 99, device=device)[:, 1:90:3]
     out = torch.full((30, 40), float("nan"), device=device).mT
     variant.run(problem(a, b, None, out, 1.0, 0.0), a, b, None, out)
-    assert errors(out, reference(a, b)).within(random_bound(50))
+    assert errors(out, reference(a, b)).within(bound(variant.precision, 50))
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.batched], ids=lambda v: v.name)
@@ -69,11 +74,11 @@ def test_batches(variant: Variant, device: str) -> None:
     for alpha, beta in ((1.0, 0.0), (2.0, 0.0), (-0.5, 2.0)):
         out, added = torch.full((3, 33, 17), float("nan"), device=device), c if beta else None
         variant.run(problem(a, b, added, out, alpha, beta), a, b, added, out)
-        assert errors(out, reference(a, b, alpha, beta, c)).within(random_bound(40))
+        assert errors(out, reference(a, b, alpha, beta, c)).within(bound(variant.precision, 40))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if v.precision == "ieee"], ids=lambda v: v.name)
 def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
     if variant.name in ("cublas", "matmul_ieee"):
         pytest.skip("it may cut K; tests/test_algorithms.py has matmul where it does not")
@@ -104,8 +109,12 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
     assert built >= {v.name for v in VARIANTS.values() if v.launch}
     for c in compiled:
         what = f"{c.variant} for sm_{c.arch}"
-        assert c.spills == 0, what
         assert c.shared_bytes <= ARCHS[c.arch].smem_bytes, what
+        if VARIANTS[c.variant] in peers.VARIANTS:  # Triton's own code, as it is
+            assert c.registers > 32, what
+            assert c.arch != 90 or (c.opcodes["HGMMA"] and c.tf32 == ("tf32" in c.variant)), what
+            continue
+        assert c.spills == 0, what
         assert c.opcodes["FFMA"] + c.opcodes["FFMA2"] > 0, what
         assert not c.opcodes["HMMA"] and not c.opcodes["HGMMA"] and not c.tf32, what
         if c.variant.startswith("smem_tiling"):
@@ -128,7 +137,7 @@ def test_a_triton_switch_does_not_unfuse_the_products(monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_the_general_form_compiles_too() -> None:
-    for c in read_all([90], [v.name for v in VARIANTS.values() if v.launch], general=True):
+    for c in read_all([90], [v.name for v in ANY_STRIDE], general=True):
         assert c.spills == 0 and c.opcodes["FFMA"] > 0, c
 
 

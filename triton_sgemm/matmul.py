@@ -100,10 +100,11 @@ def product(
     beta: float = 0.0,
     c: Tensor | None = None,
     out: Tensor | None = None,
+    precision: str = "ieee",
 ) -> Tensor:
     """`sgemm` by this package's kernels, whatever the device: CPU tensors need Triton's interpreter."""
     if out is not None and out.is_neg():
-        return out.copy_(product(name, a, b, alpha=alpha, beta=beta, c=c))
+        return out.copy_(product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision))
     a, b = a.resolve_neg(), b.resolve_neg()
     shape, a_shape, b_shape = product_shape(name, a, b)
     if c is not None:
@@ -122,7 +123,7 @@ def product(
     R = _as_matrices(result, a.ndim, b.ndim)
 
     p = problem(A, B, C, R, float(alpha), float(beta))
-    execute(plan(p, gpu(a.device.index) if a.is_cuda else None), p, A, B, C, R)
+    execute(plan(p, gpu(a.device.index) if a.is_cuda else None, precision), p, A, B, C, R)
     if out is not None and not out.is_inference():
         increment_version(out)  # autograd must notice that a tensor it saved was overwritten
     return result

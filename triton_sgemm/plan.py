@@ -114,8 +114,11 @@ class Shape:
         return Shape(self.batches, self.N, self.M, self.K, self.b, self.a)
 
 
-def plan(problem: Problem, gpu: Gpu | None) -> Plan:
-    """Chooses for a problem and a GPU (None: the interpreter, which runs what is Triton and takes the largest tile)."""
+def plan(problem: Problem, gpu: Gpu | None, precision: str = "ieee") -> Plan:
+    """Chooses for a problem and a GPU (None: the interpreter, which runs what is Triton and takes the largest tile).
+
+    Every precision is served in "ieee" so far.
+    """
     p = problem
     (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
     a, b = Operand.of(p.M, am, ak, p.a_strides[:-2]), Operand.of(p.N, bn, bk, p.b_strides[:-2])

@@ -12,6 +12,7 @@ from .device import ARCHS
 from .launch import Launch
 from .problem import Problem
 
+Precision = Literal["ieee", "fp32", "tf32"]
 Run = Callable[[Problem, Tensor, Tensor, Tensor | None, Tensor], None]
 
 
@@ -30,11 +31,13 @@ class Variant:
     archs        compute capabilities that it is compiled for
     launch       (problem, a, b, c, out) -> Launch, for Triton and Gluon
     run_with     (problem, a, b, c, out), where it is not one launch of Triton's
+    fallback     (problem, a, b, c, out) -> the share of tiles done in ieee, for one that leaves some to it; it runs
+                 outside any timing and may wait for the device. None: on this problem there is nothing to leave
     """
 
     name: str
     backend: Literal["triton", "gluon", "cuda", "torch"]
-    precision: Literal["ieee", "fp32", "tf32"]
+    precision: Precision
     doc: str | None
     rung: int | None = None
     multiple_of: int = 1
@@ -43,6 +46,7 @@ class Variant:
     archs: tuple[int, ...] = tuple(ARCHS)
     launch: Callable[[Problem, Tensor, Tensor, Tensor | None, Tensor], Launch] | None = None
     run_with: Run | None = None
+    fallback: Callable[[Problem, Tensor, Tensor, Tensor | None, Tensor], float | None] | None = None
 
     def __post_init__(self) -> None:
         if not (self.doc or "").strip():
