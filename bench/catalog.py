@@ -12,9 +12,11 @@ from torch import Tensor
 import triton_sgemm
 from reference_cuda import loader, on_cpu
 from reference_cuda.rungs import RUNGS, Rung
-from triton_sgemm.algorithms import dot, fma
+from triton_sgemm.algorithms import dot, fma, tensor_core
+from triton_sgemm.device import gpu
 from triton_sgemm.ladder import rungs
 from triton_sgemm.matmul import product
+from triton_sgemm.plan import plan
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import Problem
 from triton_sgemm.variants import Precision, Variant, unique
@@ -40,6 +42,14 @@ def run_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | Non
         triton_sgemm.sgemm(p.alpha, a, b, p.beta, c, out=out, precision=precision)
     else:  # there the public call is torch's; what it does on a GPU runs in the interpreter
         product("matmul", a, b, alpha=p.alpha, beta=p.beta, c=c, out=out, precision=precision)
+
+
+def fallback_of_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> float | None:
+    """The share of half tiles that the public call leaves to strict float32; None where it does all so."""
+    chosen = plan(p, gpu(out.device.index) if out.is_cuda else None, precision)
+    if not isinstance(chosen.tile, tensor_core.Tile):
+        return None
+    return tensor_core.fallback(p, a, b, c, out, chosen.tile)
 
 
 def run_cuda(rung: Rung, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
@@ -74,6 +84,7 @@ MATMULS = tuple(
         "triton",
         precision,
         run_with=partial(run_matmul, precision),
+        fallback=partial(fallback_of_matmul, precision),
         doc=run_matmul.__doc__,
         batched=True,
     )
@@ -100,6 +111,7 @@ VARIANTS = unique(
         *rungs(),
         *fma.VARIANTS,
         *dot.VARIANTS,
+        *tensor_core.VARIANTS,
         *peers.VARIANTS,
         *MATMULS,
     ]

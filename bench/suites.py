@@ -138,7 +138,8 @@ SUITES = {
         tuple(
             Case(4096, 4096, 4096, data=data)
             for data in (
-                "normal", "softmax", "relu", "relu_squared", "unscaled", "features", "gradients", "lognormal_4", "infinite"
+                "normal", "softmax", "relu", "relu_squared", "unscaled",
+                "features", "gradients", "lognormal_4", "infinite",
             )
         ),
         BASELINES_AND_MATMUL,

@@ -82,7 +82,7 @@ def test_a_row_whose_largest_entry_no_sample_holds_is_split_again(how: str, devi
 def test_both_ends_of_float32(how: str, device: str) -> None:
     largest, least = torch.finfo(torch.float32).max, 2.0**-149
     x = torch.tensor([[largest, -largest / 2, 1.0], [least, 2 * least, 0], [2.0**-126, least, 0], [0, 0, 0]])
-    back, e, smalls = restored(planes_of(stored(x.repeat(1, 2000).to(device), how)))
+    back, _, smalls = restored(planes_of(stored(x.repeat(1, 2000).to(device), how)))
     x = x.double().to(device)
     assert torch.allclose(back[0, 0, :2], x[0, :2], rtol=2 * U, atol=0)
     assert smalls[0, 0] == 2000 and not smalls[0, 3]
@@ -102,5 +102,5 @@ def test_entries_that_are_high_or_not_finite_are_noted(how: str, device: str) ->
 def test_a_batch_and_what_is_broadcast(device: str) -> None:
     x = torch.randn(3, 1, 40, 100, device=device).expand(3, 5, 40, 100)
     p = planes_of(x)
-    assert p.batch == (3, 1) and p.steps == (1, 0) and p.exps.shape[0] == 3
+    assert p.batch == (3, 1) and p.steps_in((3, 5)) == (0, 1) and p.exps.shape[0] == 3
     assert torch.allclose(restored(p)[0], x[:, 0].double(), rtol=2 * U, atol=0)

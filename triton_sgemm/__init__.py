@@ -5,6 +5,7 @@
 
 from .errors import DeviceError, DtypeError, OverlapError, ShapeError
 from .matmul import matmul, sgemm
+from .prepare import Prepared, prepare
 
 __version__ = "0.1.0"
-__all__ = ["DeviceError", "DtypeError", "OverlapError", "ShapeError", "matmul", "sgemm"]
+__all__ = ["DeviceError", "DtypeError", "OverlapError", "Prepared", "ShapeError", "matmul", "prepare", "sgemm"]

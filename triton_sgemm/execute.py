@@ -9,18 +9,27 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .algorithms import dot, fma, parts, rows
+from .algorithms import dot, fma, parts, rows, tensor_core
+from .algorithms.split import Planes
 from .launch import Launch, cdiv
 from .plan import Plan
 from .problem import Problem
 
 
-def execute(plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:
-    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream."""
+def execute(
+    plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, prepared: Planes | None = None
+) -> None:
+    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream.
+
+    `prepared` holds B split before, for plans that split.
+    """
     if out.numel() == 0:
         return
     if plan.transposed:
         p, a, b = p.transposed(), b, a
+    if isinstance(plan.tile, tensor_core.Tile):
+        in_panels(plan.tile, p, a, b, c, out, prepared)
+        return
     if isinstance(plan.tile, rows.Tile):
         rows.launch(p, a, b, c, out, plan.tile).run(out.device)
         return
@@ -36,3 +45,55 @@ def execute(plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out:
     part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
     launch(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0)).run(out.device)
     parts.launch(p, room, c, out).run(out.device)
+
+
+SMALLEST_PANEL = 1024  # rows or columns
+
+
+def in_panels(
+    tile: tensor_core.Tile,
+    p: Problem,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    out: Tensor,
+    prepared: Planes | None = None,
+) -> None:
+    """Computes `p` on tensor cores; where the planes of A or B do not fit into memory, in halves of the larger side.
+
+    Raises torch.OutOfMemoryError where those of a small panel do not fit either; then, of the result, some panels may
+    have been written.
+    """
+    try:
+        launch = tensor_core.launch(p, a, b, c, out, tile, prepared)
+    except torch.OutOfMemoryError as e:
+        by_rows = p.M >= p.N or prepared is not None
+        size = p.M if by_rows else p.N
+        if size < 2 * SMALLEST_PANEL:
+            needed = 2 * tile.planes * p.batches * (p.M + p.N) * p.K
+            raise torch.OutOfMemoryError(
+                f"a product of {p.M} x {p.N} x {p.K} needs {needed:,} bytes more for its operands' planes, and they "
+                'are not there; free some, or pass precision="ieee", which needs none'
+            ) from e
+    else:
+        launch.run(out.device)
+        return
+    half = cdiv(cdiv(size, 2), tile.BLOCK_N) * tile.BLOCK_N
+    for first, last in ((0, half), (half, size)):
+        if by_rows:
+            part = replace(p, M=last - first)
+            a_part, b_part, skip = _from(a, part.batch, (part.M, p.K), p.a_strides, first, -2), b, -2
+        else:
+            part = replace(p, N=last - first)
+            a_part, b_part, skip = a, _from(b, part.batch, (p.K, part.N), p.b_strides, first, -1), -1
+        size_of_c = (part.M, part.N)
+        c_part = None if c is None else _from(c, part.batch, size_of_c, p.c_strides or (), first, skip)
+        out_part = _from(out, part.batch, size_of_c, p.out_strides, first, skip)
+        in_panels(tile, part, a_part, b_part, c_part, out_part, prepared)
+
+
+def _from(
+    t: Tensor, batch: tuple[int, ...], size: tuple[int, int], strides: tuple[int, ...], first: int, axis: int
+) -> Tensor:
+    """The view of `t`, whose elements lie as `strides` say, that starts at `first` of a dimension."""
+    return torch.as_strided(t, (*batch, *size), strides, t.storage_offset() + first * strides[axis])

@@ -8,24 +8,33 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
+from .algorithms.split import Planes
 from .device import gpu
 from .errors import DtypeError
 from .execute import execute
 from .plan import plan
-from .precision import check_precision, no_less_accurate
+from .precision import check_precision, no_less_accurate, resolved
+from .prepare import Prepared
 from .problem import check_operands, check_out, check_out_shape, expand_c, problem, product_shape
 
 
-def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, precision: str | None = None) -> Tensor:
+def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precision: str | None = None) -> Tensor:
     """A @ B in float32, by `torch.matmul`'s rules.
 
     Shapes    a (..., M, K) or (K,), b (..., K, N) or (K,); batch dimensions broadcast, without copies.
               Any strides, any size from 0 up.
-    Computes  float32 CUDA operands: every step one float32 fused multiply-add, for each `precision` so far:
-              None (what `torch.backends.cuda.matmul.fp32_precision` says), "ieee", "fp32" or "tf32".
-              Autocast does not change that. K in order; where there are few outputs for a deep K, and where
-              N or M is 16 or less, in parts that are added in a fixed order. The same call gives the same bits.
-              An operand may be moved first, into as much memory as it takes itself.
+              b may be what `prepare(b)` returns: then only A is split in this call.
+    Computes  float32 CUDA operands in one of three precisions (docs/accuracy.md has the bounds):
+              "ieee": every step one float32 fused multiply-add. K in order; where there are few outputs for a deep K,
+              and where N or M is 16 or less, in parts that are added in a fixed order.
+              "fp32": errors no larger than those on random data, and a proven bound on any finite data, from tensor
+              cores where that is faster; what they could not serve well, Inf and NaN among it, is done as "ieee", so
+              that an element's bits may depend on others of its tile.
+              "tf32": as accurate as cuBLAS with TF32, from tensor cores where that is faster.
+              None: what `torch.backends.cuda.matmul.fp32_precision` says, "fp32" while it is not set.
+              Autocast does not change that. The same call gives the same bits.
+              Tensor cores take as many bytes more as A and B, half as many for "tf32"; the other ways may move an
+              operand first, into as much memory as it takes itself.
               CPU tensors, other dtypes, tensor subclasses, operands that require a gradient, and calls
               under torch.compile, vmap or a tracer are given to `torch.matmul`.
     Returns   float32 (..., M, N), contiguous, on the operands' device; or `out`, its strides kept.
@@ -35,17 +44,18 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, precision: str | 
     Source    torch.matmul.
     """
     check_precision("matmul", precision)
+    b, planes, precision = _unpacked("matmul", b, precision)
     check_operands("matmul", a=a, b=b, out=out)
     if _is_torchs(a, b, out):
         with no_less_accurate(precision, a):
             return torch.matmul(a, b, out=out)
-    return product("matmul", a, b, out=out)
+    return product("matmul", a, b, out=out, precision=resolved(precision), planes=planes)
 
 
 def sgemm(
     alpha: float,
     a: Tensor,
-    b: Tensor,
+    b: Tensor | Prepared,
     beta: float = 0.0,
     c: Tensor | None = None,
     *,
@@ -70,10 +80,22 @@ def sgemm(
     if beta != 0 and c is None:
         raise ValueError(f"sgemm: beta is {beta} but c is missing; pass c, or beta=0")
     c = None if beta == 0 else c
+    b, planes, precision = _unpacked("sgemm", b, precision)
     check_operands("sgemm", a=a, b=b, c=c, out=out)
     if _is_torchs(a, b, c, out):
         return _sgemm_by_torch(alpha, a, b, beta, c, out, precision)
-    return product("sgemm", a, b, alpha=alpha, beta=beta, c=c, out=out)
+    return product("sgemm", a, b, alpha=alpha, beta=beta, c=c, out=out, precision=resolved(precision), planes=planes)
+
+
+def _unpacked(name: str, b: Tensor | Prepared, precision: str | None) -> tuple[Tensor, Planes | None, str | None]:
+    """b as a tensor, its planes where it was prepared, and the precision that holds then."""
+    if not isinstance(b, Prepared):
+        return b, None, precision
+    if precision not in (None, b.precision):
+        raise ValueError(
+            f"{name}: precision is {precision!r} but b was prepared for {b.precision!r}; use prepare(b, {precision!r})"
+        )
+    return b.current(name), b.planes, b.precision
 
 
 def _sgemm_by_torch(
@@ -101,10 +123,14 @@ def product(
     c: Tensor | None = None,
     out: Tensor | None = None,
     precision: str = "ieee",
+    planes: Planes | None = None,
 ) -> Tensor:
-    """`sgemm` by this package's kernels, whatever the device: CPU tensors need Triton's interpreter."""
+    """`sgemm` by this package's kernels, whatever the device: CPU tensors need Triton's interpreter.
+
+    `planes` are b's, where it was prepared.
+    """
     if out is not None and out.is_neg():
-        return out.copy_(product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision))
+        return out.copy_(product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision, planes=planes))
     a, b = a.resolve_neg(), b.resolve_neg()
     shape, a_shape, b_shape = product_shape(name, a, b)
     if c is not None:
@@ -123,7 +149,8 @@ def product(
     R = _as_matrices(result, a.ndim, b.ndim)
 
     p = problem(A, B, C, R, float(alpha), float(beta))
-    execute(plan(p, gpu(a.device.index) if a.is_cuda else None, precision), p, A, B, C, R)
+    chosen = plan(p, gpu(a.device.index) if a.is_cuda else None, precision, planes is not None)
+    execute(chosen, p, A, B, C, R, planes)
     if out is not None and not out.is_inference():
         increment_version(out)  # autograd must notice that a tensor it saved was overwritten
     return result

@@ -4,6 +4,9 @@ The model knows what was measured on an H200 (docs/worklog/007): how much of the
 that is full of programs (`rate`), how many fit there (`resident`) and what share of that rate one alone reaches
 (`alone`). A problem's time is that of the SM with the most programs, or that of the bytes that must move, and what the
 launches cost. For another GPU its own SMs and peak are put in; that its tiles behave alike is an assumption.
+
+Tensor cores (precision "fp32" and "tf32") are modelled more simply, by what a tile takes on an SM of its own
+(docs/worklog/008), and are chosen on the GPUs where that was measured, and nowhere else.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .algorithms import dot, fma, rows
+from .algorithms import dot, fma, rows, tensor_core
 from .algorithms._gluon import available
 from .device import ARCHS, Gpu
 from .launch import cdiv
 from .problem import Problem
 
-Tile = dot.Tile | fma.Tile | rows.Tile
+Tile = dot.Tile | fma.Tile | rows.Tile | tensor_core.Tile
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class Plan:
 
     def in_order(self, K: int) -> bool:
         """Whether every output adds its K products one after the other: the bits of the naive kernel."""
-        return self.depth >= K and not isinstance(self.tile, rows.Tile)
+        return self.depth >= K and not isinstance(self.tile, rows.Tile | tensor_core.Tile)
 
     @property
     def name(self) -> str:
         """The algorithm and its tile, as the bench names them: `fma_128x256x8`."""
+        if isinstance(self.tile, tensor_core.Tile):
+            return self.tile.name
         return f"{type(self.tile).__module__.rpartition('.')[2]}_{self.tile}"
 
 
@@ -72,6 +77,24 @@ SPEEDS: dict[dot.Tile | fma.Tile, Speed] = {
     dot.Tile(16, 128, 32, 4): Speed(0.545, 5, 0.78, 2.2, 3.6),
     dot.Tile(16, 32, 64, 2): Speed(0.436, 8, 0.81, 2.2, 3.6),
 }
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a tile of `tensor_core` takes of an SM: microseconds, and microseconds for each 1000 of K."""
+
+    start_us: float
+    us_per_1000: float
+
+
+PACES = {
+    tensor_core.TILES[0]: Pace(2.0, 20.3),
+    tensor_core.TILES[1]: Pace(3.0, 10.7),
+    tensor_core.TF32_TILES[0]: Pace(8.0, 12.4),
+    tensor_core.TF32_TILES[1]: Pace(2.0, 7.5),
+}
+MEASURED = ("NVIDIA H200",)
+AROUND_US = 8.0  # the launches before and after tensor_core's own
 LAUNCH_US = 0.8
 STEP_US = 3.0  # a launch more: to move an operand, to add parts
 BYTES_PER_US_AND_SM = 4.1e6 / 132
@@ -114,28 +137,46 @@ class Shape:
         return Shape(self.batches, self.N, self.M, self.K, self.b, self.a)
 
 
-def plan(problem: Problem, gpu: Gpu | None, precision: str = "ieee") -> Plan:
+def plan(problem: Problem, gpu: Gpu | None, precision: str = "ieee", prepared: bool = False) -> Plan:
     """Chooses for a problem and a GPU (None: the interpreter, which runs what is Triton and takes the largest tile).
 
-    Every precision is served in "ieee" so far.
+    "ieee" may serve any precision; "fp32" and "tf32" may be served by tensor cores. `prepared`: B is split already.
     """
     p = problem
     (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
     a, b = Operand.of(p.M, am, ak, p.a_strides[:-2]), Operand.of(p.N, bn, bk, p.b_strides[:-2])
-    return _plan(Shape(p.batches, p.M, p.N, p.K, a, b), gpu)
+    return _plan(Shape(p.batches, p.M, p.N, p.K, a, b), gpu, precision, prepared)
 
 
 @lru_cache(4096)
-def _plan(shape: Shape, gpu: Gpu | None) -> Plan:
+def _plan(shape: Shape, gpu: Gpu | None, precision: str, prepared: bool) -> Plan:
     if gpu is None:
         tile = next((t for t in dot.TILES if t.BLOCK_M <= shape.M and t.BLOCK_N <= shape.N), dot.TILES[-1])
         return Plan(tile, "the largest tile of dot that the output fills: Triton's interpreter", shape.K)
-    us, best = min(candidates(shape, gpu), key=lambda candidate: candidate[0])
+    ways = (*candidates(shape, gpu), *on_tensor_cores(shape, gpu, precision, prepared))
+    us, best = min(ways, key=lambda way: way[0])
     return replace(best, why=f"{us:,.0f} us predicted: {best.why}")
 
 
+def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Iterator[tuple[float, Plan]]:
+    """The plans that need tensor cores, after the microseconds they are predicted to take."""
+    tiles = {"fp32": tensor_core.TILES, "tf32": tensor_core.TF32_TILES}.get(precision, ())
+    if gpu.name not in MEASURED or not tensor_core.available or min(s.M, s.N) <= 16:
+        return
+    for tile in tiles:
+        if tensor_core.why_not(s.batches, s.M, s.N, s.K, tile):
+            continue
+        turns = cdiv(s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N), gpu.sms)
+        pace = PACES[tile]
+        lanes = s.M if prepared else s.M + s.N
+        split_bytes = s.batches * lanes * s.K * (4 + 2 * tile.planes)
+        us = AROUND_US + split_bytes / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
+        us += max(turns * (pace.start_us + pace.us_per_1000 * s.K / 1000), _memory_us(s, gpu))
+        yield us, Plan(tile, f"{turns} tiles on an SM", s.K)
+
+
 def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
-    """Every plan that may serve `shape`, after the microseconds it is predicted to take."""
+    """Every plan in "ieee" that may serve `shape`, after the microseconds it is predicted to take."""
     for turned in (False, True):
         s = shape.transposed() if turned else shape
         few = next((t for t in rows.TILES if t.COLS >= s.N), rows.TILES[-1])

@@ -17,6 +17,14 @@ def check_precision(name: str, precision: str | None) -> None:
         raise ValueError(f"{name}: precision is {precision!r}; use None or one of {', '.join(map(repr, PRECISIONS))}")
 
 
+def resolved(precision: str | None) -> str:
+    """`precision`; where that is None what torch's own switch says, "ieee" or "tf32", and "fp32" while it is not set."""
+    if precision is not None:
+        return precision
+    switch = torch.backends.cuda.matmul.fp32_precision
+    return switch if switch in PRECISIONS else "fp32"
+
+
 @contextmanager
 def torch_matmul_precision(value: str) -> Iterator[None]:
     """torch's float32 CUDA matmuls in `value` ("ieee" or "tf32"); what was set before comes back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from warnings import warn
 
 from triton.experimental.gluon import language as gl
@@ -9,9 +10,9 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 # 3.6 has the second name of each pair; later versions keep some of them, to raise
-async_load = getattr(async_copy, "async_load", None) or getattr(async_copy, "async_copy_global_to_shared", None)
-tma_load = getattr(tma, "async_load", None) or getattr(tma, "async_copy_global_to_shared", None)
-barrier = getattr(gl, "barrier", None) or getattr(gl, "thread_barrier", None)
+async_load: Any = getattr(async_copy, "async_load", None) or getattr(async_copy, "async_copy_global_to_shared", None)
+tma_load: Any = getattr(tma, "async_load", None) or getattr(tma, "async_copy_global_to_shared", None)
+barrier: Any = getattr(gl, "barrier", None) or getattr(gl, "thread_barrier", None)
 commit_group = async_copy.commit_group
 wait_group = async_copy.wait_group
 

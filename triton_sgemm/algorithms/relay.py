@@ -23,9 +23,8 @@ def relay_kernel(
     src_ptr, dst_ptr, X, K, batch, src_batch, dst_batch, stride_x, stride_k, lda, needed_ptr,
     BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, IF_NEEDED: tl.constexpr,
 ):  # fmt: skip
-    if IF_NEEDED:
-        if tl.load(needed_ptr) == 0:
-            return
+    if IF_NEEDED and tl.load(needed_ptr) == 0:
+        return
 
     # which matrix of the batch, its last dimension first; offsets are int64
     tiles_x = (X - 1) // BLOCK_X + 1
@@ -69,7 +68,7 @@ def in_place(p: Problem, a: Tensor) -> bool:
 
 
 def moved(p: Problem, a: Tensor, needed: Tensor | None = None) -> tuple[Problem, Tensor, Launch]:
-    """`p` with A moved, M side by side, and the launch that moves it; with `needed`: unless the device finds a 0 there."""
+    """`p` with A moved, M side by side, and the launch that moves it; with `needed`: unless it finds a 0 there."""
     room, strides, launch = move(a, p.batch, p.M, p.K, p.a_strides, needed)
     return replace(p, a_strides=strides), room, launch
 
@@ -84,7 +83,18 @@ def move(
     batch = tuple(size if stride else 1 for size, stride in zip(batch, strides, strict=False))
     room = torch.empty((*batch, K, cdiv(X, ALIGNED) * ALIGNED), dtype=torch.float32, device=src.device)
     *steps, lda, _ = room.stride()
-    args = (src, room, X, K, batch[::-1], strides[-3::-1], tuple(steps[::-1]), *strides[-2:], lda, room if needed is None else needed)
+    args = (
+        src,
+        room,
+        X,
+        K,
+        batch[::-1],
+        strides[-3::-1],
+        tuple(steps[::-1]),
+        *strides[-2:],
+        lda,
+        room if needed is None else needed,
+    )
     programs = math.prod(batch) * cdiv(X, BLOCK["BLOCK_X"]) * cdiv(K, BLOCK["BLOCK_K"])
     places = tuple(s if size > 1 else 0 for s, size in zip(steps, batch, strict=True))
     return room, (*places, 1, lda), Launch(relay_kernel, programs, args, BLOCK | {"IF_NEEDED": needed is not None})

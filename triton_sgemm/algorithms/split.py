@@ -8,8 +8,7 @@ That does not hold for entries below 2^-13, where fp16 runs out of exponents: su
 The planes keep the operand's own order: along K where its rows lie along K, else along X (X is M or N). Side by side
 along X lie, for each product of the batch, the high plane and the low one, `pitch` lanes each.
 
-Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Elsewhere
-a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
+Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Else a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
 entry turns out to be larger still, the panel is `broken`, and `repair_kernel` splits it again.
 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
@@ -38,7 +37,6 @@ ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
 LONGEST = 32768  # row of one tile
 SAMPLE = 64  # entries of a row
-MORE: dict = {}
 HEADROOM = tl.constexpr(6)  # exponents
 
 
@@ -62,10 +60,10 @@ class Planes:
     along_k: bool
     planes: int
 
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """From one product to the next along each dimension of the batch; 0 where it is broadcast."""
-        return tuple(math.prod(self.batch[i + 1 :]) if size > 1 else 0 for i, size in enumerate(self.batch))
+    def steps_in(self, batch: tuple[int, ...]) -> tuple[int, ...]:
+        """From one product of `batch` to the next, its last dimension first; 0 where the operand is broadcast."""
+        own = self.batch or (1,) * len(batch)
+        return tuple(math.prod(own[i + 1 :]) if own[i] > 1 else 0 for i in reversed(range(len(batch))))
 
     @property
     def pitch(self) -> int:
@@ -308,7 +306,7 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
 
     results: list[Planes] = []
     arguments: list[tuple[Any, ...]] = []
-    for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs):
+    for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs, strict=False):
         exps, smalls = rows.view(2, -1, pitch)
         lanes = exps.shape[0] * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
@@ -321,7 +319,7 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
 
     def of(kernel: Any, chosen: list[int], programs: list[int], before: tuple[Launch, ...]) -> Launch:
         a, b = chosen[0], chosen[-1]
-        options = {"PLANES": planes, "SAMPLE": SAMPLE, "num_warps": sources[a].num_warps, **MORE}
+        options = {"PLANES": planes, "SAMPLE": SAMPLE, "num_warps": sources[a].num_warps}
         for name, s in (("A", sources[a]), ("B", sources[b])):
             options |= {f"{name}_X": s.block[0], f"{name}_K": s.block[1], f"{name}_ONCE": s.chunks == 1}
         programs = [programs[a], programs[b] if a != b else 0]

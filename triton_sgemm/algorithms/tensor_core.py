@@ -1,31 +1,32 @@
 """float32 products from Hopper's tensor cores: fp16x3 (`precision="fp32"`) and fp16x1 (`precision="tf32"`).
 
-The operands are planes (see `split`): x = 2^e (hi + 2^-11 lo), hi and lo in fp16, e an integer for each row of A and
-each column of B. Then, with i, j a row and a column,
+The operands are planes (see `split`): x = 2^(e - 14) (hi + 2^-11 lo), hi and lo in fp16, e an integer for each row of A
+and each column of B. Then, with i and j a row and a column,
 
-    C = alpha * 2^(ea_i + eb_j) * (sum of hi hi  +  2^-11 * sum of (hi lo + lo hi)) + beta * C
+    C = alpha * 2^(ea_i + eb_j - 28) * (sum of hi hi  +  2^-11 * sum of (lo hi + hi lo)) + beta * C
 
-Products of fp16 are exact, but tensor cores truncate when they add up. So hi hi is summed by them over PROMOTE = 32 of K
-only and then added to `main` by the CUDA cores, rounding to nearest. The low products are 2^-11 smaller: their sum, `lo`,
-stays in the tensor cores, and is added to `main` every FOLD of K. The order hides that: while two low products run, hi hi
-of the same step is ready and is added. fp16x1 has no low planes and one sum.
+Products of fp16 are exact, but tensor cores truncate when they add up. So hi hi is summed by them over PROMOTE = 32 of
+K only and then added to `main` by the CUDA cores, rounding to nearest. The low products are 2^-11 smaller: their sum,
+`lo`, stays in the tensor cores and is added to `main` every FOLD of K. The order hides the promotion: while two low
+products run, hi hi of the same step is ready and is added. fp16x1 has no low planes and one sum.
 
-A program takes tiles of C in turn, one for each SM. One warp copies the planes' tiles into a ring of STAGES by TMA; two
-warpgroups multiply, each half of the tile's rows.
+A program takes tiles of C in turn, one program an SM. One warp copies the planes' tiles into a ring of STAGES by TMA;
+two warpgroups multiply, each half of the tile's rows.
 Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
 
-Safety. A result whose error the split could have made too large (`lost`, see `split`), or whose float32 sums could
-overflow, is not written: its half tile is marked in `marks`, and `fma` computes exactly those, on the device's own word.
+Safety. An element may lack what the planes do not hold: at most 2^-34 times 2^15 for each small entry of its row and of
+its column (docs/accuracy.md). It is good where that is 16 units of its own size or less, u for fp16x3 and 2^-11 for
+fp16x1. A half tile with an element that is not, or whose float32 sums could overflow, is not written but marked, and
+`fma` computes exactly those, without the host.
 Measured: docs/worklog/008-tensor-cores.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -41,12 +42,15 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
+from ..variants import Variant
 from . import fma, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
+from ._gluon import available as fma_available
 from ._walk import offset, place
 from .split import Planes, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
+LEAST_K, MOST_K = 64, 2**20
 LIMIT = 126  # of ea + eb + log2 K: below, no sum of float32 products overflows
 
 
@@ -72,6 +76,16 @@ class Tile:
     def half(self) -> tuple[int, int]:
         """Rows and columns of what one warpgroup computes: it is written or left to `fma` as a whole."""
         return self.BLOCK_M // CONSUMERS, self.BLOCK_N
+
+    @property
+    def planes(self) -> int:
+        """Planes an operand."""
+        return 2 if self.TERMS == 3 else 1
+
+    @property
+    def name(self) -> str:
+        """As the bench names it: `fp16x3_128x128x64`."""
+        return f"fp16x{self.TERMS}_{self}"
 
     def __str__(self) -> str:
         return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
@@ -276,7 +290,7 @@ def consumer(
                 gl.store(marks_ptr + mark * (PIECES_M * PIECES_N) + within, 1)
                 gl.atomic_add(count_ptr, 1)
 
-        # write alpha * 2^(ea + eb) * main + beta * C; with A's power in two steps nothing leaves float32's range too early
+        # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps: nothing leaves float32's range early
         up_a = rows.index(0).load(LINE) - 14
         up_b = cols.index(0).load(LINE) - 14
         half = gl.convert_layout(power_of_2(up_a >> 1), ROW)
@@ -329,14 +343,16 @@ def tensor_core_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
-                marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme,
+                c_ptr, out_ptr, marks_ptr, count_ptr, M, N, K, alpha, beta, limit,
+                batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
-                marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme,
+                c_ptr, out_ptr, marks_ptr, count_ptr, M, N, K, alpha, beta, limit,
+                batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
                 GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
@@ -351,28 +367,63 @@ def tensor_core_kernel(
     )  # fmt: skip
 
 
+available = tma_load is not None and fma_available
+
 TILES = (Tile(128, 128, 64, 3, TERMS=3), Tile(128, 64, 64, 4, TERMS=3))
 TF32_TILES = (Tile(128, 256, 64, 4, TERMS=1), Tile(128, 128, 64, 6, TERMS=1))
 
 
-def sources(p: Problem, a: Tensor, b: Tensor) -> list[split.Source]:
-    """A and B as the split reads them."""
-    b_strides = (*p.b_strides[:-2], p.b_strides[-1], p.b_strides[-2])
-    return [split.Source(a, p.batch, p.M, p.K, p.a_strides), split.Source(b, p.batch, p.N, p.K, b_strides)]
+def why_not(batches: int, M: int, N: int, K: int, tile: Tile) -> str | None:
+    """Why a problem is left to strict float32, or None where it need not be."""
+    if K < LEAST_K:
+        return f"K is below {LEAST_K}: there strict float32 is as fast as memory"
+    if K > MOST_K:
+        return f"K is above {MOST_K}: counts of small entries could pass an integer's range"
+    if max(batches * tile.planes * (max(M, N) + split.ALIGNED), K) >= 2**31:
+        return "TMA counts lanes in 32 bits"
+    return None
 
 
-def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> Launch:
-    """The launch that computes `p`: what the split and the tensor cores leave is done by `fma`, last.
+def source_of_a(p: Problem, a: Tensor) -> split.Source:
+    """A as the split reads it."""
+    return split.Source(a, p.batch, p.M, p.K, p.a_strides)
 
-    The tensors give the addresses only, `p` has their strides. Memory of its own: two bytes an element of A and B for
-    each plane; four for an operand that `fma` cannot read where it lies.
+
+def source_of_b(p: Problem, b: Tensor) -> split.Source:
+    """B as the split reads it."""
+    return split.Source(b, p.batch, p.N, p.K, (*p.b_strides[:-2], p.b_strides[-1], p.b_strides[-2]))
+
+
+def launch(
+    p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile, prepared: Planes | None = None
+) -> Launch:
+    """The launch that computes `p`: what the split and the tensor cores leave is done by `fma`, last, or all of it.
+
+    The tensors give the addresses only, `p` has their strides. `prepared` are B's planes, split before.
+    Memory of its own: two bytes an element of A and B for each plane; four for an operand that `fma` cannot read where
+    it lies.
     """
+    if why_not(p.batches, p.M, p.N, p.K, tile):
+        return fma.launch(p, a, b, c, out, fma.MARKED)
     half_m, half_n = tile.half
     mark_m, mark_n = fma.MARKED.BLOCK_M, fma.MARKED.BLOCK_N
     marks = p.batches * cdiv(p.M, mark_m) * cdiv(p.N, mark_n) * (mark_m // half_m) * (mark_n // half_n)
-    (in_a, in_b), splitting, (pieces, count) = split.launch(sources(p, a, b), 2 if tile.TERMS == 3 else 1, marks)
+    sources = [source_of_a(p, a)] if prepared else [source_of_a(p, a), source_of_b(p, b)]
+    split_ones, splitting, (pieces, count) = split.launch(sources, tile.planes, marks)
     left = fma.Marks(half_m, half_n, pieces, count)
-    return fma.launch_marked(p, a, b, c, out, left, _multiply(p, in_a, in_b, c, out, left, tile, splitting))
+    multiplying = _multiply(p, split_ones[0], prepared or split_ones[1], c, out, left, tile, splitting)
+    return fma.launch_marked(p, a, b, c, out, left, multiplying)
+
+
+def fallback(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> float:
+    """Computes `p` and returns the share of half tiles that was left to `fma`; waits for the device."""
+    launched = launch(p, a, b, c, out, tile)
+    launched.run(out.device)
+    if why_not(p.batches, p.M, p.N, p.K, tile):
+        return 1.0
+    half_m, half_n = tile.half
+    count = launched.args[0]
+    return float(count.item()) / (p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n))
 
 
 def _multiply(
@@ -385,7 +436,7 @@ def _multiply(
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
         a.exps, b.exps, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
-        p.batch[::-1], a.steps[::-1], b.steps[::-1], c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
+        p.batch[::-1], a.steps_in(p.batch), b.steps_in(p.batch), c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
         *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
     form = tile.options | {
@@ -404,3 +455,18 @@ def _descriptor(planes: Planes, lanes: int, depth: int) -> TensorDescriptor:
     tile = [lanes, depth] if planes.along_k else [depth, lanes]
     room = planes.room[:, : planes.K] if planes.along_k else planes.room
     return TensorDescriptor.from_tensor(room, tile, gl.NVMMASharedLayout.get_default_for(tile, gl.float16))
+
+
+VARIANTS = tuple(
+    Variant(
+        tile.name,
+        "gluon",
+        "fp32" if tile.TERMS == 3 else "tf32",
+        launch=partial(launch, tile=tile),
+        fallback=partial(fallback, tile=tile),
+        doc=__doc__,
+        batched=True,
+        archs=(90,),
+    )
+    for tile in (*TILES, *TF32_TILES)
+)
