@@ -18,7 +18,7 @@ def check_precision(name: str, precision: str | None) -> None:
 
 
 def resolved(precision: str | None) -> str:
-    """`precision`; where that is None what torch's own switch says, "ieee" or "tf32", and "fp32" while it is not set."""
+    """`precision`; where that is None what torch's own switch says, "ieee" or "tf32", or "fp32" while it is unset."""
     if precision is not None:
         return precision
     switch = torch.backends.cuda.matmul.fp32_precision

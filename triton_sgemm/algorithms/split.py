@@ -8,7 +8,8 @@ That does not hold for entries below 2^-13, where fp16 runs out of exponents: su
 The planes keep the operand's own order: along K where its rows lie along K, else along X (X is M or N). Side by side
 along X lie, for each product of the batch, the high plane and the low one, `pitch` lanes each.
 
-Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Else a row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
+Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Else a
+row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
 entry turns out to be larger still, the panel is `broken`, and `repair_kernel` splits it again.
 8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
@@ -156,7 +157,7 @@ def panel(
     fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
     if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
         tl.atomic_add(smalls_ptr + lanes, tl.sum(small(x, y), 1), lanes < X, sem="relaxed")
-        if not ONCE:
+        if not ONCE:  # noqa: SIM102 (a constexpr, and what the tile holds)
             if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
                 tl.store(broken_ptr + pid, 1)
 

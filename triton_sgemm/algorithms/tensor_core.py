@@ -436,8 +436,8 @@ def _multiply(
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
         a.exps, b.exps, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
-        p.batch[::-1], a.steps_in(p.batch), b.steps_in(p.batch), c_strides[-3::-1], p.out_strides[-3::-1], a.pitch, b.pitch,
-        *c_strides[-2:], *p.out_strides[-2:],
+        p.batch[::-1], a.steps_in(p.batch), b.steps_in(p.batch), c_strides[-3::-1], p.out_strides[-3::-1],
+        a.pitch, b.pitch, *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
