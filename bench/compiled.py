@@ -38,7 +38,7 @@ OPCODES = ("FFMA", "FFMA2", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "BAR"
 
 @dataclass(frozen=True)
 class Compiled:
-    """One variant for one architecture. `note` says why the figures are missing, where they are."""
+    """One variant for one architecture, all its kernels. `note` says why the figures are missing, where they are."""
 
     variant: str
     arch: int
@@ -64,9 +64,12 @@ def read(variant: Variant, arch: int, general: bool = False) -> Compiled:
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         if variant.launch:
-            kernel = variant.launch(*(_general(variant.batched) if general else _plain())).compile(arch)
-            cubin.write_bytes(kernel.asm["cubin"])
-            return _disassemble(variant, arch, cubin, kernel.metadata.shared, "tf32" in kernel.asm["ptx"])
+            parts = []
+            for launch in variant.launch(*(_general(variant.batched) if general else _plain())).all():
+                kernel = launch.compile(arch)
+                cubin.write_bytes(kernel.asm["cubin"])
+                parts.append(_disassemble(variant, arch, cubin, kernel.metadata.shared, "tf32" in kernel.asm["ptx"]))
+            return _together(parts)
         rung = next((r for r in RUNGS if variant.backend == "cuda" and variant.name == f"{r.name}_cuda"), None)
         if rung is None:
             return Compiled(variant.name, arch, note="runs other variants' kernels or cuBLAS")
@@ -75,6 +78,19 @@ def read(variant: Variant, arch: int, general: bool = False) -> Compiled:
         if not found:
             return Compiled(variant.name, arch, note="nvcc was not found")
         return _disassemble(variant, arch, cubin, _nvcc(str(found), rung, arch, cubin), False)
+
+
+def _together(parts: list[Compiled]) -> Compiled:
+    """A variant of several kernels: the most registers and shared memory of one, the instructions of all."""
+    counts = {op: sum(part.opcodes[op] for part in parts) for op in OPCODES}
+    return Compiled(
+        parts[0].variant,
+        parts[0].arch,
+        max(part.registers or 0 for part in parts),
+        max(part.shared_bytes or 0 for part in parts),
+        counts,
+        any(part.tf32 for part in parts),
+    )
 
 
 Call = tuple[Problem, Tensor, Tensor, Tensor | None, Tensor]
@@ -87,8 +103,8 @@ def _plain() -> Call:
 
 def _general(batched: bool) -> Call:
     batch = (3, 2) if batched else ()
-    a = torch.empty(*batch[:1], *(1 for _ in batch[1:]), 33, 71)[..., 1::2].expand(*batch, 33, 35)
-    b = torch.empty(*batch[1:], 35, 85)[..., ::5].expand(*batch, 35, 17)
+    a = torch.empty(*batch[:1], *(1 for _ in batch[1:]), 33, 141)[..., 1::2].expand(*batch, 33, 70)
+    b = torch.empty(*batch[1:], 70, 85)[..., ::5].expand(*batch, 70, 17)
     c, out = torch.empty(17, 33).mT.expand(*batch, 33, 17), torch.empty(*batch, 33, 18)[..., :17]
     return problem(a, b, c, out, 1.5, 0.5), a, b, c, out
 

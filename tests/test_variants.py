@@ -116,7 +116,8 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
             continue
         assert c.spills == 0, what
         assert c.opcodes["FFMA"] + c.opcodes["FFMA2"] > 0, what
-        assert not c.opcodes["HMMA"] and not c.opcodes["HGMMA"] and not c.tf32, what
+        tensor = VARIANTS[c.variant].precision != "ieee"
+        assert bool(c.opcodes["HMMA"] + c.opcodes["HGMMA"]) == tensor and not c.tf32, what
         if c.variant.startswith("smem_tiling"):
             assert c.shared_bytes == 8192, what  # the chapter's two tiles
         if VARIANTS[c.variant].rung in range(3, 8):
@@ -138,7 +139,9 @@ def test_a_triton_switch_does_not_unfuse_the_products(monkeypatch) -> None:
 @pytest.mark.slow
 def test_the_general_form_compiles_too() -> None:
     for c in read_all([90], [v.name for v in ANY_STRIDE], general=True):
-        assert c.spills == 0 and c.opcodes["FFMA"] > 0, c
+        # around tensor cores odd strides may spill, before and after the loops
+        assert c.spills == 0 or (VARIANTS[c.variant].precision != "ieee" and c.opcodes["HGMMA"]), c
+        assert c.opcodes["FFMA"] > 0, c
 
 
 @pytest.mark.slow

@@ -53,8 +53,14 @@ class Launch:
         with torch.cuda.device(device):
             self.kernel[(self.programs,)](*self.args, **self.options)
 
+    def all(self) -> Iterator[Launch]:
+        """It and what comes before, in order."""
+        for earlier in self.before:
+            yield from earlier.all()
+        yield self
+
     def compile(self, capability: int) -> Any:
-        """The compiled kernel for a compute capability (90 is sm_90); needs no GPU."""
+        """The compiled kernel for a compute capability (90 is sm_90), without what comes before; needs no GPU."""
         with _only_naming(capability):
             return self.kernel.warmup(*self.args, grid=(1,), **self.options)
 
