@@ -1,4 +1,4 @@
-"""Which precision a call gets, which algorithm that is, and operands prepared for it: what can be told without a GPU."""
+"""Which precision a call gets, which algorithm that is, and operands prepared for it: without a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from triton_sgemm import Prepared, ShapeError, matmul, prepare, sgemm
-from triton_sgemm.algorithms import fma, tensor_core
+from triton_sgemm.algorithms import tensor_core
 from triton_sgemm.device import Gpu
 from triton_sgemm.plan import Plan, plan
 from triton_sgemm.precision import resolved, torch_matmul_precision
@@ -37,7 +37,7 @@ def test_none_means_torchs_switch_and_fp32_while_it_is_not_set() -> None:
 def test_tensor_cores_where_they_pay(size: int) -> None:
     assert planned(size, size, size, "fp32").tile in tensor_core.TILES
     assert planned(size, size, size, "tf32").tile in tensor_core.TF32_TILES
-    assert isinstance(planned(size, size, size, "ieee").tile, fma.Tile)
+    assert not isinstance(planned(size, size, size, "ieee").tile, tensor_core.Tile)
 
 
 def test_strict_float32_elsewhere() -> None:
@@ -56,8 +56,8 @@ def test_a_plan_says_what_and_why() -> None:
 
 
 def test_a_prepared_operand_makes_tensor_cores_pay_earlier() -> None:
-    assert not isinstance(planned(128, 8192, 8192, "fp32").tile, tensor_core.Tile)
-    assert isinstance(planned(128, 8192, 8192, "fp32", prepared=True).tile, tensor_core.Tile)
+    assert not isinstance(planned(64, 4096, 4096, "fp32").tile, tensor_core.Tile)
+    assert isinstance(planned(64, 4096, 4096, "fp32", prepared=True).tile, tensor_core.Tile)
 
 
 def test_prepare_without_a_gpu_is_the_operand_itself() -> None:
@@ -77,11 +77,9 @@ def test_wrong_calls_of_prepare() -> None:
         prepare([[1.0]])
     with pytest.raises(ShapeError, match=r"prepare: b is \(2, 3, 4\); need a matrix \(K, N\)"):
         prepare(torch.randn(2, 3, 4))
-    with pytest.raises(ValueError, match="precision is 'half'; use None or one of 'ieee', 'fp32', 'tf32'"):
+    with pytest.raises(ValueError, match=r"precision is 'half'; use None or one of 'ieee', 'fp32', 'tf32'"):
         prepare(torch.randn(3, 4), "half")
     with pytest.raises(
         ValueError, match=r"precision is 'tf32' but b was prepared for 'fp32'; use prepare\(b, 'tf32'\)"
     ):
         matmul(torch.randn(3, 4), prepare(torch.randn(4, 5)), precision="tf32")
-    with pytest.raises(ShapeError, match="inner sizes 3 and 4 differ"):
-        matmul(torch.randn(2, 3), prepare(torch.randn(4, 5)))
