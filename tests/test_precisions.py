@@ -75,9 +75,9 @@ def test_prepare_without_a_gpu_is_the_operand_itself() -> None:
 def test_wrong_calls_of_prepare() -> None:
     with pytest.raises(TypeError, match="prepare: b is a list; need a torch.Tensor"):
         prepare([[1.0]])
-    with pytest.raises(ShapeError, match=r"prepare: b is \(2, 3, 4\); need a matrix \(K, N\)"):
+    with pytest.raises(ShapeError, match=r"prepare: b is \(2, 3, 4\); need a matrix"):
         prepare(torch.randn(2, 3, 4))
-    with pytest.raises(ValueError, match=r"precision is 'half'; use None or one of 'ieee', 'fp32', 'tf32'"):
+    with pytest.raises(ValueError, match="precision is 'half'; use None or one"):
         prepare(torch.randn(3, 4), "half")
     with pytest.raises(
         ValueError, match=r"precision is 'tf32' but b was prepared for 'fp32'; use prepare\(b, 'tf32'\)"

@@ -141,10 +141,10 @@ def test_without_the_check_it_would_be_wrong(monkeypatch: pytest.MonkeyPatch) ->
     launch = tensor_core.launch(p, a, torch.eye(512, device="cuda"), None, out, FP32)
     [splitting] = launch.before[0].before
     splitting.run(out.device)
-    launch.before[0].args[4].zero_()  # A's small entries
+    launch.before[0].args[2][:, 1].zero_()  # A's small entries
     object.__setattr__(launch.before[0], "before", ())
     launch.run(out.device)
-    assert launch.args[0].item() == 0 and not torch.equal(out, a)
+    assert not launch.args[0].any() and not torch.equal(out, a)
     assert not errors(out, reference(a, torch.eye(512, device="cuda"))).within(fp32_bound(512))
 
 
@@ -191,7 +191,7 @@ def test_a_graph_replays_on_data_that_comes_to_need_the_fallback() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    for change in (1.0, float("nan"), 1e-3, 1e38):
+    for change in (1.0, float("nan"), 1e-3, 1e36):
         a.normal_()
         a[5, 9] *= change
         out.fill_(float("nan"))

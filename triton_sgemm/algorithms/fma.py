@@ -30,7 +30,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import constexpr_function
 
-from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
@@ -296,42 +295,6 @@ def fma_kernel(
     )  # fmt: skip
 
 
-@gluon.jit
-def marked_kernel(
-    count_ptr, marks_ptr,
-    a_ptr, b_ptr, c_ptr, out_ptr,
-    M, N, K, alpha, beta, depth,
-    batch, a_batch, b_batch, c_batch, out_batch,
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
-    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
-):  # fmt: skip
-    """Computes the marked pieces of C. Mostly there are none: each of a few programs looks, and goes."""
-    if gl.load(count_ptr) == 0:
-        return
-    PIECES: gl.constexpr = BLOCK_M // MARK_M * (BLOCK_N // MARK_N)
-    tiles_m = (M - 1) // BLOCK_M + 1
-    tiles_n = (N - 1) // BLOCK_N + 1
-    products = 1
-    for axis in gl.static_range(len(batch)):
-        products *= batch[axis]
-    for pid in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
-        pid_m, pid_n = place(pid % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-        marks = marks_ptr + ((pid // (tiles_m * tiles_n) * tiles_m + pid_m) * tiles_n + pid_n) * PIECES
-        marked = 0
-        for i in gl.static_range(PIECES):
-            marked |= gl.load(marks + i)
-        if marked != 0:
-            tile_of_c(
-                pid, marks, a_ptr, b_ptr, c_ptr, out_ptr,
-                M, N, K, alpha, beta, depth,
-                batch, a_batch, b_batch, c_batch, out_batch,
-                stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-                HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, MARK_M, MARK_N,
-            )  # fmt: skip
-
-
 def programs(p: Problem, tile: Tile) -> int:
     """How many tiles the problem's output has."""
     return p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
@@ -353,7 +316,7 @@ def launch(
 
     `relay_a` moves A first even where it could be read along K, which is slower.
     An operand that the kernel does not read where it lies is moved first, into memory of its own: twice its bytes.
-    With `needed`, it is moved only if the device finds no 0 there.
+    With `needed`, it is moved unless the device finds a 0 there.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []
@@ -380,35 +343,6 @@ def launch(
         "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
     }
     return Launch(fma_kernel, parts * programs(p, tile), args, form, tuple(before))
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Which pieces of C, M x N each, are to be computed, as the device finds it when it comes to it.
-
-    pieces  int32, (products, rows of tiles, columns of tiles, pieces a tile, row by row), not 0 for those; the tiles
-            are those of MARKED
-    count   int32, one element: how many there are
-    """
-
-    M: int
-    N: int
-    pieces: Tensor
-    count: Tensor
-
-
-MARKED = TILES[0]
-
-
-def launch_marked(
-    p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, marks: Marks, before: Launch
-) -> Launch:
-    """The launch that computes the marked pieces of `p` after `before`, which marks them."""
-    whole = launch(p, a, b, c, out, MARKED, needed=marks.count)
-    programs = min(whole.programs, gpu(out.device.index).sms) if out.is_cuda else whole.programs
-    form = whole.options | {"MARK_M": marks.M, "MARK_N": marks.N}
-    args = (marks.count, marks.pieces, *whole.args)
-    return Launch(marked_kernel, programs, args, form, (before, *whole.before))
 
 
 def reads_along_k(p: Problem) -> bool:

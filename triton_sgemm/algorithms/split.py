@@ -38,7 +38,7 @@ ACROSS = 32  # rows of a tile where they lie along X
 ELEMENTS = 4096  # of a tile
 LONGEST = 32768  # row of one tile
 SAMPLE = 64  # entries of a row
-HEADROOM = tl.constexpr(6)  # exponents
+HEADROOM = tl.constexpr(3)  # exponents: what the sample may miss, and what the check gives away
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,13 @@ class Planes:
     """A split operand of shape (*batch, X, K); X is M for A and N for B.
 
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
-    exps     int32, (products, pitch): e of each row; 128 where an entry is Inf or NaN
-    smalls   int32, (products, pitch): how many entries of each row are small, see above
+    rows     int32, (products, 2, pitch): e of each row, 128 where an entry is Inf or NaN; and how many of its entries
+             are small, see above
     high     int32, one element: not 0 where an e is HIGH or more
     """
 
     room: Tensor
-    exps: Tensor
-    smalls: Tensor
+    rows: Tensor
     high: Tensor
     batch: tuple[int, ...]
     X: int
@@ -69,7 +68,7 @@ class Planes:
     @property
     def pitch(self) -> int:
         """Lanes from a high plane to its low plane, and from there to the next product's."""
-        return self.exps.shape[-1]
+        return self.rows.shape[-1]
 
 
 @triton.jit
@@ -93,8 +92,8 @@ def magnitude(x):
 
 @triton.jit
 def exponent(top):
-    """floor(log2) of a magnitude, LOWEST at least; 128 for Inf and NaN."""
-    return tl.maximum((top >> 23) - 127, LOWEST)
+    """floor(log2) of a magnitude; 128 for Inf and NaN, -127 for subnormal numbers and 0."""
+    return (top >> 23) - 127
 
 
 @triton.jit
@@ -117,7 +116,7 @@ def small(x, y):
 
 @triton.jit
 def panel(
-    x_ptr, room_ptr, exps_ptr, smalls_ptr, high_ptr, broken_ptr, pid,
+    x_ptr, room_ptr, rows_ptr, high_ptr, broken_ptr, pid,
     X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
@@ -133,21 +132,20 @@ def panel(
     X = X - first
     x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    exps_ptr += z.to(tl.int64) * pitch + first
-    smalls_ptr += z.to(tl.int64) * pitch + first
+    rows_ptr += z.to(tl.int64) * 2 * pitch + first
     lanes = tl.arange(0, BLOCK_X)
     k = chunk * BLOCK_K + tl.arange(0, BLOCK_K)
 
     if ONCE:
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-        e = exponent(tl.max(magnitude(x), 1))
+        e = tl.maximum(exponent(tl.max(magnitude(x), 1)), LOWEST)
     else:
         some = tl.arange(0, SAMPLE) * tl.maximum(K // SAMPLE, 1)
-        e = exponent(tl.max(magnitude(read(x_ptr, lanes, some, X, K, stride_x, stride_k)), 1))
-        e = tl.minimum(e + HEADROOM, 127)
+        top = tl.max(magnitude(read(x_ptr, lanes, some, X, K, stride_x, stride_k)), 1)
+        e = tl.maximum(tl.minimum(exponent(top) + HEADROOM, 127), LOWEST)
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
     if chunk == 0:
-        tl.store(exps_ptr + lanes, e, lanes < X)
+        tl.store(rows_ptr + lanes, e, lanes < X)
         if tl.max(e, 0) >= HIGH:
             tl.store(high_ptr, 1)
     y = x * power_of_2(14 - e)[:, None]
@@ -156,7 +154,7 @@ def panel(
     # most tiles hold nothing that is small or too large
     fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
     if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
-        tl.atomic_add(smalls_ptr + lanes, tl.sum(small(x, y), 1), lanes < X, sem="relaxed")
+        tl.atomic_add(rows_ptr + pitch + lanes, tl.sum(small(x, y), 1), lanes < X, sem="relaxed")
         if not ONCE:  # noqa: SIM102 (a constexpr, and what the tile holds)
             if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
                 tl.store(broken_ptr + pid, 1)
@@ -164,7 +162,7 @@ def panel(
 
 @triton.jit
 def repair(
-    x_ptr, room_ptr, exps_ptr, smalls_ptr, high_ptr, broken_ptr, pid,
+    x_ptr, room_ptr, rows_ptr, high_ptr, broken_ptr, pid,
     X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -177,14 +175,13 @@ def repair(
     X = X - first
     x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    exps_ptr += z.to(tl.int64) * pitch + first
-    smalls_ptr += z.to(tl.int64) * pitch + first
+    rows_ptr += z.to(tl.int64) * 2 * pitch + first
     lanes = tl.arange(0, BLOCK_X)
     tops = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         tops = tl.maximum(tops, magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)))
-    e = exponent(tl.max(tops, 1))
+    e = tl.maximum(exponent(tl.max(tops, 1)), LOWEST)
     smalls = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -192,16 +189,16 @@ def repair(
         y = x * power_of_2(14 - e)[:, None]
         write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
         smalls += small(x, y)
-    tl.store(exps_ptr + lanes, e, lanes < X)
-    tl.store(smalls_ptr + lanes, tl.sum(smalls, 1), lanes < X)
+    tl.store(rows_ptr + lanes, e, lanes < X)
+    tl.store(rows_ptr + pitch + lanes, tl.sum(smalls, 1), lanes < X)
     if tl.max(e, 0) >= HIGH:
         tl.store(high_ptr, 1)
 
 
 @triton.jit
 def split_kernel(
-    a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    a_ptr, a_room, a_rows, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_rows, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
     K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
@@ -213,20 +210,20 @@ def split_kernel(
     mine = tl.where(in_turn, pid // 2, pid - fewer)
     if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
-            a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, mine,
+            a_ptr, a_room, a_rows, a_high, a_broken, mine,
             a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SAMPLE,
         )  # fmt: skip
     else:
         panel(
-            b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, mine,
+            b_ptr, b_room, b_rows, b_high, b_broken, mine,
             b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SAMPLE,
         )  # fmt: skip
 
 
 @triton.jit
 def repair_kernel(
-    a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
-    b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
+    a_ptr, a_room, a_rows, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
+    b_ptr, b_room, b_rows, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
     K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
@@ -235,12 +232,12 @@ def repair_kernel(
     if pid < a_programs:
         if not A_ONCE:
             repair(
-                a_ptr, a_room, a_exps, a_smalls, a_high, a_broken, pid,
+                a_ptr, a_room, a_rows, a_high, a_broken, pid,
                 a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K,
             )  # fmt: skip
     elif not B_ONCE:
         repair(
-            b_ptr, b_room, b_exps, b_smalls, b_high, b_broken, pid - a_programs,
+            b_ptr, b_room, b_rows, b_high, b_broken, pid - a_programs,
             b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K,
         )  # fmt: skip
 
@@ -291,8 +288,8 @@ class Source:
         return cdiv(self.K, self.block[1])
 
 
-def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, tuple[Tensor, Tensor]]:
-    """Where one or two operands are split to, the launch that does it, and int32 zeros: `spare` of them, and one.
+def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, Tensor]:
+    """Where one or two operands are split to, the launch that does it, and `spare` int32 zeros.
 
     `planes` is 2, or 1 without low planes.
     """
@@ -300,23 +297,20 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     pitches = [cdiv(s.X, ALIGNED) * ALIGNED for s in sources]
     lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
     broken = [cdiv(s.panels, ALIGNED) * ALIGNED for s in sources]
-    sizes = [*(2 * line for line in lines), *broken, spare, 3]
+    sizes = [*(2 * line for line in lines), *broken, spare, len(sources)]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-    *parts, marks, rest = zeros.split(sizes)
-    count, *highs = rest.unbind()
+    *parts, spared, highs = zeros.split(sizes)
 
     results: list[Planes] = []
     arguments: list[tuple[Any, ...]] = []
     for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs, strict=False):
-        exps, smalls = rows.view(2, -1, pitch)
-        lanes = exps.shape[0] * planes * pitch
+        rows = rows.view(-1, 2, pitch)
+        lanes = len(rows) * planes * pitch
         shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
-        results.append(Planes(room, exps, smalls, high, s.own_batch, s.X, s.K, s.along_k, planes))
+        results.append(Planes(room, rows, high, s.own_batch, s.X, s.K, s.along_k, planes))
         strides = (*s.strides[-2:], pitch, *room.stride()[:: 1 if s.along_k else -1])
-        arguments.append(
-            (s.tensor, room, exps, smalls, high, panels, s.X, s.own_batch[::-1], s.strides[-3::-1], *strides)
-        )
+        arguments.append((s.tensor, room, rows, high, panels, s.X, s.own_batch[::-1], s.strides[-3::-1], *strides))
 
     def of(kernel: Any, chosen: list[int], programs: list[int], before: tuple[Launch, ...]) -> Launch:
         a, b = chosen[0], chosen[-1]
@@ -336,4 +330,4 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
         guessed = [s.panels if s.chunks > 1 else 0 for s in sources]
         if any(guessed[i] for i in group):
             before = (of(repair_kernel, group, guessed, before),)
-    return results, before[0], (marks, count)
+    return results, before[0], spared

@@ -16,8 +16,9 @@ Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes a
 
 Safety. An element may lack what the planes do not hold: at most 2^-34 times 2^15 for each small entry of its row and of
 its column (docs/accuracy.md). It is good where that is 16 units of its own size or less, u for fp16x3 and 2^-11 for
-fp16x1. A half tile with an element that is not, or whose float32 sums could overflow, is not written but marked, and
-`fma` computes exactly those, without the host.
+fp16x1. One that is not is not written, and its half tile is listed; a half tile with more than FEW of them, or whose
+float32 sums could overflow, is marked and not written at all. `rest` computes exactly those in strict float32, without
+the host.
 Measured: docs/worklog/008-tensor-cores.md.
 """
 
@@ -27,6 +28,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -43,7 +45,7 @@ from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
-from . import fma, split
+from . import fma, rest, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._gluon import available as fma_available
 from ._walk import offset, place
@@ -66,6 +68,7 @@ class Tile:
     GROUP_M: int = 8
     PROMOTE: int = 32
     FOLD: int = 8192
+    FEW: int = 32  # elements that a half tile may leave one by one
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def copy_planes(desc, lane, k, bar, his, los, s, pitch, ALONG_K: gl.constexpr, T
 
 @gluon.jit
 def producer(
-    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, extreme,
+    a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_rows, b_rows, extreme,
     M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
@@ -150,8 +153,8 @@ def producer(
         b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            a_line = a_exps + a_at * a_pitch
-            b_line = b_exps + b_at * b_pitch
+            a_line = a_rows + a_at * 2 * a_pitch
+            b_line = b_rows + b_at * 2 * b_pitch
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
         for k in range(steps):
@@ -184,11 +187,12 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def consumer(
-    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme, c_ptr, out_ptr,
-    marks_ptr, count_ptr, M, N, K, alpha, beta, limit, batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
+    a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_rows, b_rows, extreme, c_ptr, out_ptr,
+    left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
+    batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
-    GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
+    GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
     MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
@@ -204,22 +208,20 @@ def consumer(
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
         z = tile // (tiles_m * tiles_n)
         pid_m, pid_n = place(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-        a_at = offset(z, batch, a_index) * a_pitch
-        b_at = offset(z, batch, b_index) * b_pitch
+        a_line = a_rows + offset(z, batch, a_index) * 2 * a_pitch
+        b_line = b_rows + offset(z, batch, b_index) * 2 * b_pitch
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            a_line = a_exps + a_at
-            b_line = b_exps + b_at
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
 
         # what the end of the tile needs of its rows and columns comes meanwhile
         first_m = pid_m * BLOCK_M + W * WM
         first_n = pid_n * BLOCK_N
-        fetch(rows.index(0), a_exps + a_at, first_m, M, WM)
-        fetch(rows.index(1), a_smalls + a_at, first_m, M, WM)
-        fetch(cols.index(0), b_exps + b_at, first_n, N, BLOCK_N)
-        fetch(cols.index(1), b_smalls + b_at, first_n, N, BLOCK_N)
+        fetch(rows.index(0), a_line, first_m, M, WM)
+        fetch(rows.index(1), a_line + a_pitch, first_m, M, WM)
+        fetch(cols.index(0), b_line, first_n, N, BLOCK_N)
+        fetch(cols.index(1), b_line + b_pitch, first_n, N, BLOCK_N)
         commit_group()
 
         # walk K: multiply, release the stage before
@@ -277,18 +279,38 @@ def consumer(
         lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, ROW)
         lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, COL)
         fails = inside & (gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) > gl.abs(main))
-        written = (gl.max(gl.max(fails.to(gl.int32), 1), 0) == 0) & (steps > 0)
-        if not written:
-            # pieces lie tile by tile of MARK_M x MARK_N, row by row
+        failed = gl.sum(gl.sum(fails.to(gl.int32), 1), 0)
+        # beta C of an element that is left must stay where it is: then nothing of its half tile is written
+        many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
+        piece_m = pid_m * CONSUMERS + W
+        if many & (first_m < M):
+            # marks lie tile by tile of MARK_M x MARK_N, row by row
             PIECES_M: gl.constexpr = MARK_M // WM
             PIECES_N: gl.constexpr = MARK_N // BLOCK_N
-            mark_m = (pid_m * CONSUMERS + W) // PIECES_M
-            mark_n = pid_n // PIECES_N
-            within = (pid_m * CONSUMERS + W) % PIECES_M * PIECES_N + pid_n % PIECES_N
-            mark = (z * ((M - 1) // MARK_M + 1) + mark_m) * ((N - 1) // MARK_N + 1) + mark_n
-            if first_m < M:
-                gl.store(marks_ptr + mark * (PIECES_M * PIECES_N) + within, 1)
-                gl.atomic_add(count_ptr, 1)
+            tile_m = z * ((M - 1) // MARK_M + 1) + piece_m // PIECES_M
+            tile_n = pid_n // PIECES_N
+            mark = (tile_m * ((N - 1) // MARK_N + 1) + tile_n) * (PIECES_M * PIECES_N)
+            gl.store(left_ptr + 4 + mark + piece_m % PIECES_M * PIECES_N + pid_n % PIECES_N, 1)
+            gl.atomic_add(left_ptr, 1)
+        elif failed > 0:
+            # a bit an element
+            WORDS: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
+            bits = fails.to(gl.int32) << (gl.expand_dims(gl.arange(0, BLOCK_N, COL), 0) % 32)
+            words = gl.convert_layout(gl.sum(gl.reshape(bits, [WM, BLOCK_N // 32, 32]), 2), WORDS)
+            word_m = gl.expand_dims(gl.arange(0, WM, gl.SliceLayout(1, WORDS)), 1)
+            word_n = gl.expand_dims(gl.arange(0, BLOCK_N // 32, gl.SliceLayout(0, WORDS)), 0)
+            pieces_m = (M - 1) // WM + 1
+            piece = (z * pieces_m + piece_m) * tiles_n + pid_n
+            strays_ptrs = (
+                strays_ptr
+                + products * pieces_m * tiles_n
+                + piece.to(gl.int64) * (WM * BLOCK_N // 32)
+                + word_m * (BLOCK_N // 32)
+                + word_n
+            )
+            gl.store(strays_ptrs, words)
+            gl.store(strays_ptr + gl.atomic_add(left_ptr + 1, 1), piece)
+            gl.atomic_add(left_ptr + 2, failed)
 
         # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps: nothing leaves float32's range early
         up_a = rows.index(0).load(LINE) - 14
@@ -298,7 +320,7 @@ def consumer(
         cols_up = gl.convert_layout(power_of_2(up_b), COL)
         value = main * gl.expand_dims(half, 1) * gl.expand_dims(cols_up, 0) * gl.expand_dims(rest, 1)
         value = alpha * value
-        inside = inside & written
+        inside = inside & ~many
         row = row.to(gl.int64)
         col = col.to(gl.int64)
         if HAS_C:
@@ -309,12 +331,13 @@ def consumer(
 
 @gluon.jit
 def tensor_core_kernel(
-    a_desc, b_desc, a_exps, b_exps, a_smalls, b_smalls, a_high, b_high, c_ptr, out_ptr, marks_ptr, count_ptr,
+    a_desc, b_desc, a_rows, b_rows, a_high, b_high, c_ptr, out_ptr,
+    left_ptr, strays_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
     stride_cm, stride_cn, stride_om, stride_on,
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr,
+    TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
     MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
@@ -343,21 +366,21 @@ def tensor_core_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme,
-                c_ptr, out_ptr, marks_ptr, count_ptr, M, N, K, alpha, beta, limit,
+                a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_rows, b_rows, extreme,
+                c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
+                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (consumer, (
-                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_exps, b_exps, a_smalls, b_smalls, extreme,
-                c_ptr, out_ptr, marks_ptr, count_ptr, M, N, K, alpha, beta, limit,
+                a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_rows, b_rows, extreme,
+                c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
+                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
             )),
             (producer, (
-                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_exps, b_exps, extreme,
+                a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_rows, b_rows, extreme,
                 M, N, K, limit, batch, a_index, b_index, a_pitch, b_pitch,
                 BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS, GROUP_M, A_ALONG_K, B_ALONG_K,
             )),
@@ -397,44 +420,47 @@ def source_of_b(p: Problem, b: Tensor) -> split.Source:
 def launch(
     p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile, prepared: Planes | None = None
 ) -> Launch:
-    """The launch that computes `p`: what the split and the tensor cores leave is done by `fma`, last, or all of it.
+    """The launch that computes `p`: what the split and the tensor cores leave is done by `rest`, last.
 
     The tensors give the addresses only, `p` has their strides. `prepared` are B's planes, split before.
     Memory of its own: two bytes an element of A and B for each plane; four for an operand that `fma` cannot read where
     it lies.
     """
     if why_not(p.batches, p.M, p.N, p.K, tile):
-        return fma.launch(p, a, b, c, out, fma.MARKED)
+        return fma.launch(p, a, b, c, out, rest.TILE)
     half_m, half_n = tile.half
-    mark_m, mark_n = fma.MARKED.BLOCK_M, fma.MARKED.BLOCK_N
-    marks = p.batches * cdiv(p.M, mark_m) * cdiv(p.N, mark_n) * (mark_m // half_m) * (mark_n // half_n)
+    pieces = rest.TILE.BLOCK_M // half_m * (rest.TILE.BLOCK_N // half_n)
+    marks = p.batches * cdiv(p.M, rest.TILE.BLOCK_M) * cdiv(p.N, rest.TILE.BLOCK_N) * pieces
     sources = [source_of_a(p, a)] if prepared else [source_of_a(p, a), source_of_b(p, b)]
-    split_ones, splitting, (pieces, count) = split.launch(sources, tile.planes, marks)
-    left = fma.Marks(half_m, half_n, pieces, count)
-    multiplying = _multiply(p, split_ones[0], prepared or split_ones[1], c, out, left, tile, splitting)
-    return fma.launch_marked(p, a, b, c, out, left, multiplying)
+    (own, *others), splitting, zeros = split.launch(sources, tile.planes, 4 + marks)
+    count = p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n)
+    strays = torch.empty(count * (1 + half_m * half_n // 32), dtype=torch.int32, device=out.device)
+    left = rest.Left(half_m, half_n, zeros, strays)
+    multiplying = _multiply(p, own, prepared or others[0], c, out, left, tile, splitting)
+    return rest.launch(p, a, b, c, out, left, multiplying)
 
 
 def fallback(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile: Tile) -> float:
-    """Computes `p` and returns the share of half tiles that was left to `fma`; waits for the device."""
+    """Computes `p` and returns the share of its elements that was left to strict float32; waits for the device."""
     launched = launch(p, a, b, c, out, tile)
     launched.run(out.device)
     if why_not(p.batches, p.M, p.N, p.K, tile):
         return 1.0
+    marked, _, strays = launched.args[0][:3].tolist()
     half_m, half_n = tile.half
-    count = launched.args[0]
-    return float(count.item()) / (p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n))
+    return marked / (p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n)) + strays / (p.batches * p.M * p.N)
 
 
 def _multiply(
-    p: Problem, a: Planes, b: Planes, c: Tensor | None, out: Tensor, marks: fma.Marks, tile: Tile, splitting: Launch
+    p: Problem, a: Planes, b: Planes, c: Tensor | None, out: Tensor, left: rest.Left, tile: Tile, splitting: Launch
 ) -> Launch:
     tiles = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
     programs = min(tiles, gpu(out.device.index).sms) if out.is_cuda else tiles
     c_strides = p.c_strides or p.out_strides
     args = (
         _descriptor(a, tile.BLOCK_M, tile.BLOCK_K), _descriptor(b, tile.BLOCK_N, tile.BLOCK_K),
-        a.exps, b.exps, a.smalls, b.smalls, a.high, b.high, out if c is None else c, out, marks.pieces, marks.count,
+        a.rows, b.rows, a.high, b.high, out if c is None else c, out,
+        left.marks, left.strays,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(),
         p.batch[::-1], a.steps_in(p.batch), b.steps_in(p.batch), c_strides[-3::-1], p.out_strides[-3::-1],
         a.pitch, b.pitch, *c_strides[-2:], *p.out_strides[-2:],
@@ -444,8 +470,8 @@ def _multiply(
         "A_ALONG_K": a.along_k,
         "B_ALONG_K": b.along_k,
         "CONSUMERS": CONSUMERS,
-        "MARK_M": fma.MARKED.BLOCK_M,
-        "MARK_N": fma.MARKED.BLOCK_N,
+        "MARK_M": rest.TILE.BLOCK_M,
+        "MARK_N": rest.TILE.BLOCK_N,
     }
     return Launch(tensor_core_kernel, programs, args, form, (splitting,))
 
