@@ -194,7 +194,7 @@ def consumer(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
-    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr,
 ):  # fmt: skip
     """Computes half W of each tile."""
     WM: gl.constexpr = BLOCK_M // CONSUMERS
@@ -284,12 +284,12 @@ def consumer(
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
         piece_m = pid_m * CONSUMERS + W
         if many & (first_m < M):
-            # marks lie tile by tile of MARK_M x MARK_N, row by row
-            PIECES_M: gl.constexpr = MARK_M // WM
-            PIECES_N: gl.constexpr = MARK_N // BLOCK_N
-            tile_m = z * ((M - 1) // MARK_M + 1) + piece_m // PIECES_M
+            # marks lie tile by tile of TILE_M x TILE_N, row by row
+            PIECES_M: gl.constexpr = TILE_M // WM
+            PIECES_N: gl.constexpr = TILE_N // BLOCK_N
+            tile_m = z * ((M - 1) // TILE_M + 1) + piece_m // PIECES_M
             tile_n = pid_n // PIECES_N
-            mark = (tile_m * ((N - 1) // MARK_N + 1) + tile_n) * (PIECES_M * PIECES_N)
+            mark = (tile_m * ((N - 1) // TILE_N + 1) + tile_n) * (PIECES_M * PIECES_N)
             gl.store(left_ptr + 4 + mark + piece_m % PIECES_M * PIECES_N + pid_n % PIECES_N, 1)
             gl.atomic_add(left_ptr, 1)
         elif failed > 0:
@@ -339,7 +339,7 @@ def tensor_core_kernel(
     HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
-    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr,
 ):  # fmt: skip
     A_TILES: gl.constexpr = [STAGES, BLOCK_M, BLOCK_K] if A_ALONG_K else [STAGES, BLOCK_K, BLOCK_M]
     B_TILES: gl.constexpr = [STAGES, BLOCK_N, BLOCK_K] if B_ALONG_K else [STAGES, BLOCK_K, BLOCK_N]
@@ -370,14 +370,14 @@ def tensor_core_kernel(
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
+                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (consumer, (
                 a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_rows, b_rows, extreme,
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
                 stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, MARK_M, MARK_N,
+                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (producer, (
                 a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_rows, b_rows, extreme,
@@ -470,8 +470,8 @@ def _multiply(
         "A_ALONG_K": a.along_k,
         "B_ALONG_K": b.along_k,
         "CONSUMERS": CONSUMERS,
-        "MARK_M": rest.TILE.BLOCK_M,
-        "MARK_N": rest.TILE.BLOCK_N,
+        "TILE_M": rest.TILE.BLOCK_M,
+        "TILE_N": rest.TILE.BLOCK_N,
     }
     return Launch(tensor_core_kernel, programs, args, form, (splitting,))
 
