@@ -45,15 +45,15 @@ def stored(x: Tensor, how: str) -> Tensor:
 
 
 # rows of one tile and of several, in both orders; X and K that no tile divides
-SHAPES = ((70, 100), (33, 5000), (3, 40000), (1, 1), (64, 128), (130, 64))
+SHAPES = ((70, 100), (33, 1500), (3, 33000), (1, 1), (64, 128), (130, 64))
 
 
 @pytest.mark.parametrize("planes", [1, 2])
 @pytest.mark.parametrize("how", ["along K", "along X", "gaps", "steps"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_planes_give_the_operand_back(shape: tuple[int, int], how: str, planes: int, device: str) -> None:
-    if shape[1] > 10000 and how == "steps":
-        pytest.skip("a large parent for nothing new")
+    if shape[1] > 10000 and how in ("along X", "steps"):
+        pytest.skip("takes the interpreter long, and shows nothing that K = 1500 does not")
     x = torch.randn(shape, device=device)
     x *= torch.exp2(torch.randint(-100, 100, (shape[0], 1), device=device))
     x[-1] = 0
@@ -69,12 +69,12 @@ def test_planes_give_the_operand_back(shape: tuple[int, int], how: str, planes: 
 
 @pytest.mark.parametrize("how", ["along K", "along X"])
 def test_a_row_whose_largest_entry_no_sample_holds_is_split_again(how: str, device: str) -> None:
-    x = torch.zeros(40, 5000, device=device)
-    x[torch.arange(40), torch.arange(40) * 113 + 1] = 3e5  # an identity's columns, moved off the sample
-    x[7, 79] = 1e30
+    x = torch.zeros(40, 1500, device=device)
+    x[torch.arange(40), torch.arange(40) * 37 + 1] = 3e5  # an identity's columns, moved off the sample
+    x[7, 80] = 1e30
     back, e, smalls = restored(planes_of(stored(x, how)))
     assert smalls[0].tolist() == [int(i == 7) for i in range(40)] and e[0, 7] >= 99
-    x[7, 7 * 113 + 1] = 0  # lost beside 1e30
+    x[7, 7 * 37 + 1] = 0  # lost beside 1e30
     assert torch.allclose(back[0], x.double(), rtol=2 * U, atol=0)
 
 
@@ -82,17 +82,17 @@ def test_a_row_whose_largest_entry_no_sample_holds_is_split_again(how: str, devi
 def test_both_ends_of_float32(how: str, device: str) -> None:
     largest, least = torch.finfo(torch.float32).max, 2.0**-149
     x = torch.tensor([[largest, -largest / 2, 1.0], [least, 2 * least, 0], [2.0**-126, least, 0], [0, 0, 0]])
-    back, _, smalls = restored(planes_of(stored(x.repeat(1, 2000).to(device), how)))
+    back, _, smalls = restored(planes_of(stored(x.repeat(1, 500).to(device), how)))
     x = x.double().to(device)
     assert torch.allclose(back[0, 0, :2], x[0, :2], rtol=2 * U, atol=0)
-    assert smalls[0, 0] == 2000 and not smalls[0, 3]
+    assert smalls[0, 0] == 500 and not smalls[0, 3]
     assert torch.equal(back[0, 1:, :3], x[1:])  # subnormals are few bits: nothing is lost
 
 
 @pytest.mark.parametrize("how", ["along K", "along X"])
 def test_entries_that_are_high_or_not_finite_are_noted(how: str, device: str) -> None:
     for value, high in ((1.0, 0), (2.0**25, 0), (2.0**32, 1), (float("inf"), 1), (float("nan"), 1)):
-        x = torch.ones(5, 3000, device=device)
+        x = torch.ones(5, 1000, device=device)
         x[3, 77] = -value
         p = planes_of(stored(x, how))
         assert bool(p.high) == bool(high)

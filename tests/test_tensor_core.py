@@ -41,7 +41,7 @@ def computed(
     c: Tensor | None = None,
     out: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """The product between guard bands and the share of half tiles that fell back; twice, to the same bits."""
+    """The product between guard bands and the share of elements that fell back; twice, to the same bits."""
     shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     a, b = a.expand(*shape[:-2], *a.shape[-2:]), b.expand(*shape[:-2], *b.shape[-2:])
     results, share = [], 0.0
@@ -133,6 +133,29 @@ def test_what_the_planes_cannot_hold_falls_back() -> None:
     assert share > 0 and torch.equal(result, a)
     result, share = computed(torch.eye(300, device="cuda"), a)
     assert share > 0 and torch.equal(result, a)
+
+
+@named
+def test_a_single_element_is_left_alone(tile: tensor_core.Tile) -> None:
+    a, b = torch.randn(300, 200, device="cuda"), torch.randn(200, 400, device="cuda")
+    a[3] = 0
+    a[3, 0], a[3, 2] = 1, 2.0**-40
+    b[0, 5], b[2, 5] = 0, 2.0**-40
+    result, share = computed(a, b, tile)
+    assert share == 1 / (300 * 400) and result[3, 5] == 2.0**-80
+    assert keeps(tile, result, reference(a, b))
+    c = torch.randn(300, 400, device="cuda")
+    result, share = computed(a, b, tile, 1.0, 1.0, out=c)
+    assert share > 0.01 and keeps(tile, result, reference(a, b, 1.0, 1.0, c))
+
+
+def test_single_elements_of_a_batch_in_any_layout() -> None:
+    for layout in ("NN", "NT", "TN", "TT", "steps"):
+        how_a, how_b = layout if len(layout) == 2 else (layout, layout)
+        a, b = stored(150, 300, how_a, 3), stored(300, 260, how_b, 3)
+        a *= 10.0 ** torch.randint(-6, 6, (300,), device="cuda")
+        result, share = computed(a, b)
+        assert 0 < share < 0.01 and keeps(FP32, result, reference(a, b))
 
 
 def test_without_the_check_it_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
