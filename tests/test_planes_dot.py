@@ -189,7 +189,7 @@ def test_a_permutation_moves_float32_exactly(order: str, device: str) -> None:
 def test_scales_at_both_ends_of_float32_round_once(flip: bool, device: str) -> None:
     """A row of 2^14 and a column of subnormals: neither power, nor a half of one, may come before the other."""
     a, b = torch.zeros(33, 64, device=device), torch.zeros(64, 33, device=device)
-    a[:, 0], a[:, 1] = 2.0**42, 2.0**15 * (1 + 0x155555 * 2.0**-22)
+    a[:, 0], a[:, 1] = 2.0**42, 2.0**15 * 1.2345
     b[1], b[2] = 2.0**-139 * (1 + 2.0**-9), 2.0**-112
     if flip:
         a, b = b.mT.contiguous(), a.mT.contiguous()
