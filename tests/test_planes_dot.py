@@ -185,6 +185,18 @@ def test_a_permutation_moves_float32_exactly(order: str, device: str) -> None:
     assert torch.equal(out, whole[at]) and not left.any()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_large_and_a_small_operand_stay_finite(turned: bool, device: str) -> None:
+    """2^-8 and 2^127: no part of the two exponents may be applied so that the product passes float32's range."""
+    a = torch.rand(33, 64, device=device).add(1) * 2.0**-9
+    b = torch.rand(64, 33, device=device).add(1) * 2.0**126
+    if turned:
+        a, b = b.mT.contiguous(), a.mT.contiguous()
+    out, left = computed(a, b, SMALL)
+    assert not left.any()
+    assert errors(out, reference(a, b)).within(random_bound(64))
+
+
 @pytest.mark.parametrize("flip", [False, True])
 def test_scales_at_both_ends_of_float32_round_once(flip: bool, device: str) -> None:
     """A row of 2^14 and a column of subnormals: neither power, nor a half of one, may come before the other."""
