@@ -162,7 +162,7 @@ def planes_dot_kernel(
         tl.store(left_ptr + tl.program_id(0), 1)
         value = in_order(
             a_ptr + offset(z, batch, a_batch), b_ptr + offset(z, batch, b_batch), first_m, first_n,
-            M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, 16,
+            M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, 16,  # of K: more would spill
         )  # fmt: skip
 
     # write alpha * A @ B + beta * C
