@@ -12,7 +12,7 @@ from torch import Tensor
 import triton_sgemm
 from reference_cuda import loader, on_cpu
 from reference_cuda.rungs import RUNGS, Rung
-from triton_sgemm.algorithms import dot, fma, tensor_core
+from triton_sgemm.algorithms import dot, fma, planes_dot, tensor_core
 from triton_sgemm.device import gpu
 from triton_sgemm.ladder import rungs
 from triton_sgemm.matmul import product
@@ -112,6 +112,7 @@ VARIANTS = unique(
         *fma.VARIANTS,
         *dot.VARIANTS,
         *tensor_core.VARIANTS,
+        *planes_dot.VARIANTS,
         *peers.VARIANTS,
         *MATMULS,
     ]

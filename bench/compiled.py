@@ -33,7 +33,22 @@ from triton_sgemm.variants import Variant
 
 from .catalog import VARIANTS, select
 
-OPCODES = ("FFMA", "FFMA2", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "BAR", "HMMA", "HGMMA", "LDL", "STL")
+OPCODES = (
+    "FFMA",
+    "FFMA2",
+    "LDS",
+    "LDSM",
+    "STS",
+    "STSM",
+    "LDG",
+    "LDGSTS",
+    "BAR",
+    "HMMA",
+    "HGMMA",
+    "UTCHMMA",
+    "LDL",
+    "STL",
+)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
         assert c.spills <= {"fp16x3_128x128x64": 40, "fp16x1_128x256x64": 400}.get(c.variant, 0), what
         assert c.opcodes["FFMA"] + c.opcodes["FFMA2"] > 0, what
         tensor = VARIANTS[c.variant].precision != "ieee"
-        assert bool(c.opcodes["HMMA"] + c.opcodes["HGMMA"]) == tensor and not c.tf32, what
+        on_tensor_cores = sum(c.opcodes[op] for op in ("HMMA", "HGMMA", "UTCHMMA"))
+        assert bool(on_tensor_cores) == tensor and not c.tf32, what
         if c.variant.startswith("smem_tiling"):
             assert c.shared_bytes == 8192, what  # the chapter's two tiles
         if VARIANTS[c.variant].rung in range(3, 8):
