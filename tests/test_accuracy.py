@@ -26,6 +26,15 @@ FLOAT32 = Algorithm(shallow=1 << 30)  # nothing but float32
 ALONG_X = replace(FP16X3, along_k=False)  # exponents are guessed, from K = 129 on
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The products here are tiny, and threads that wait for each other take longer than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @dataclass(frozen=True)
 class Product:
     """A modelled product and its errors: of all elements, of those from tensor cores, of those that fell back."""
