@@ -19,69 +19,79 @@ Ints = NDArray[np.integer]
 U = 2.0**-24
 LOW = 2.0**-11  # what a unit of the low plane is worth
 SMALL = 2.0**-13  # from here up, the planes hold an entry to 2u and tensor cores align it by its true exponent
+TOO_LARGE = 2.0**15
+LOWEST = -112  # exponent of a row: 2^(14 - e) is a float32
+SAMPLE, HEADROOM = 64, 6  # entries of a row that are looked at, exponents that are left above them
+PANEL = 32  # rows that are split again together, where they lie along X
+LONGEST, WIDEST = 32768, 128  # K that one program splits: along K, along X
+DEEPEST = 2**20
 NOTHING = -10_000  # the exponent of a zero: it never decides where a sum is aligned
-NOT_FINITE = 1 << 14
-ZERO_ROW = -150
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What is computed.
-
-    `lost` says what counts as lost: "entries", each below SMALL that is not zero, the same for all; "planes", what the
-    planes miss of them and no more.
-    """
+    """What is computed."""
 
     planes: int = 2
     promote: int | None = 32  # K between two promotions of the high sums
     fold: int = 8192
     extra_bits: int = 2  # that a tensor core keeps below the 24 of float32
-    budget: float = 4  # lost mass may cost this many u (of one plane: 2^-11)
+    weight: float = 2.0  # what |acc| must reach for each small entry of its row and column
     half_tile: tuple[int, int] = (64, 128)
+    along_k: bool = True  # rows of A and columns of B are contiguous; else exponents are guessed from a sample
     scaled: bool = True
     checked: bool = True
-    lost: str = "entries"
     swapped: bool = False  # A's low plane where its high plane should be
     shallow: int = 64  # K below this is done in float32 at once
 
 
 FP16X3 = Algorithm()
-FP16X1 = Algorithm(planes=1, promote=None, half_tile=(64, 256))
+FP16X1 = Algorithm(planes=1, promote=None, weight=0.125, half_tile=(64, 256))
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Rows of an operand, scaled by 2^(14 - exponent), in fp16; `lost` in units of the scaled product."""
+    """Rows of an operand, scaled by 2^(14 - exponent), in fp16; exponent 128 for those with Inf or NaN."""
 
     high: Floats
     low: Floats
     exponent: Ints
-    lost: Floats
+    smalls: Ints  # how many entries of each row are small
 
 
 def split(x: Floats, algorithm: Algorithm = FP16X3) -> Planes:
     """The planes of float32 rows x (R, K); B is given transposed."""
-    finite = np.isfinite(x).all(1)
-    x = np.where(finite[:, None], x, np.float32(0))
-    largest = np.abs(x).max(1)
-    exponent = np.where(largest > 0, np.frexp(largest)[1] - 1, ZERO_ROW)
-    shift = 14 - exponent if algorithm.scaled else np.zeros_like(exponent)
-    y = np.ldexp(x.astype(np.float64), shift[:, None]).astype(np.float32)
+    exponent = row_exponents(x, algorithm)
+    x = np.where(exponent[:, None] == 128, np.float32(0), x)
+    y = scale(x, exponent)
     high = y.astype(np.float16).astype(np.float32)
-    rest = (y - high) * np.float32(2**11)
-    low = rest.astype(np.float16).astype(np.float32)
+    low = ((y - high) * np.float32(2**11)).astype(np.float16).astype(np.float32)
+    return Planes(high, low, exponent, ((x != 0) & (np.abs(y) < SMALL)).sum(1))
 
-    y64 = np.abs(y).astype(np.float64)
-    if algorithm.lost == "entries":
-        excess = np.where(y64 < SMALL, 2.0**-34 if algorithm.planes == 2 else 2.0**-25, 0)
-    elif algorithm.planes == 2:
-        excess = np.maximum(0, np.abs(rest - low) * LOW - 2 * U * y64)
-    else:
-        excess = np.maximum(0, np.abs(y - high) - LOW * y64)
-    excess = np.where(y64 < 2.0**-60, np.maximum(excess, 2.0**-60), excess)
-    unit = U if algorithm.planes == 2 else LOW
-    lost = np.where(x != 0, excess, 0).sum(1) * 2.0**15 / (algorithm.budget * unit)
-    return Planes(high, low, np.where(finite, exponent, NOT_FINITE), lost)
+
+def scale(x: Floats, exponent: Ints) -> Floats:
+    """y = x 2^(14 - e), as float32."""
+    return np.ldexp(x, 14 - exponent[:, None])
+
+
+def row_exponents(x: Floats, algorithm: Algorithm) -> Ints:
+    """e of each row: of its largest entry where one program splits it, else of a sample until an entry exceeds that."""
+    if not algorithm.scaled:
+        return np.full(len(x), 14)
+    exact = floor_log2(x)
+    R, K = x.shape
+    one_tile = LONGEST if algorithm.along_k else WIDEST
+    if one_tile >= K:
+        return exact
+    guess = np.minimum(floor_log2(x[:, np.arange(SAMPLE) * (K // SAMPLE)]) + HEADROOM, 127)
+    broken = ~(np.abs(scale(x, guess)) < TOO_LARGE).all(1)
+    panel = np.arange(R) // (1 if algorithm.along_k else PANEL)
+    return np.where(np.isin(panel, panel[broken]), exact, guess)
+
+
+def floor_log2(x: Floats) -> Ints:
+    """Of the largest entry of each row, LOWEST at least; 128 where one is not finite."""
+    return np.maximum((np.abs(x).view(np.int32).max(1) >> 23) - 127, LOWEST)
 
 
 def exponents(x: Floats) -> Ints:
@@ -123,13 +133,14 @@ def scaled_product(a: Planes, b: Planes, algorithm: Algorithm) -> Floats:
     K = ah.shape[1]
     main = np.zeros((len(ah), bh.shape[1]), np.float32)
     high, low = np.zeros_like(main, np.float64), np.zeros_like(main, np.float64)
-    for k in range(0, K, 16):
-        at = slice(k, k + 16)
-        high = accumulate(high, ah[:, at], bh[at], algorithm.extra_bits)
-        if algorithm.planes == 2:
-            low = accumulate(low, al[:, at], bh[at], algorithm.extra_bits)
-            low = accumulate(low, ah[:, at], bl[at], algorithm.extra_bits)
-        done = k + 16
+    for k in range(0, K, 32):
+        at = [slice(k, k + 16), slice(k + 16, k + 32)]
+        for i in at:
+            high = accumulate(high, ah[:, i], bh[i], algorithm.extra_bits)
+        for x, y in ((al, bh), (ah, bl)) if algorithm.planes == 2 else ():
+            for i in at:
+                low = accumulate(low, x[:, i], y[i], algorithm.extra_bits)
+        done = k + 32
         if done == K or (algorithm.promote and done % algorithm.promote == 0):
             main += high.astype(np.float32)
             high[:] = 0
@@ -166,20 +177,14 @@ def sgemm(
 ) -> Result:
     """alpha * a @ b + beta * c of float32 arrays a (M, K), b (K, N)."""
     (M, K), N = a.shape, b.shape[1]
-    height, width = algorithm.half_tile
     fallback = np.ones((M, N), bool)
     product = np.zeros((M, N), np.float32)
     with np.errstate(all="ignore"):
-        if algorithm.shallow <= K:
+        if algorithm.shallow <= K <= DEEPEST:
             rows, columns = split(a, algorithm), split(b.T, algorithm)
-            fallback = by_tile(overflows(rows, columns, K), 2 * height, width)
             acc = scaled_product(rows, columns, algorithm)
-            if algorithm.checked:
-                failed = ~(rows.lost[:, None] + columns.lost <= np.abs(acc))
-                fallback |= by_tile(failed, height, width)
-            # 2^e as two powers, so that none overflows or underflows before the product does; below 2^-252 all is 0
-            e = np.clip(rows.exponent[:, None] + columns.exponent - 28, -252, 252) * algorithm.scaled
-            product = np.ldexp(np.ldexp(acc, e // 2), e - e // 2)
+            fallback = left(rows, columns, acc, algorithm, K)
+            product = unscaled(acc, rows.exponent[:, None] - 14, columns.exponent - 14)
         if fallback.any():
             i, j = np.flatnonzero(fallback.any(1)), np.flatnonzero(fallback.any(0))
             exact = np.zeros_like(product)
@@ -191,16 +196,29 @@ def sgemm(
     return Result(value, fallback)
 
 
-def overflows(rows: Planes, columns: Planes, K: int) -> NDArray[np.bool_]:
-    """Where a float32 partial sum might overflow, or an operand is not finite."""
-    bits = 2 + int(np.ceil(np.log2(K)))
-    return rows.exponent[:, None] + columns.exponent + bits >= 128
+def left(rows: Planes, columns: Planes, acc: Floats, algorithm: Algorithm, K: int) -> NDArray[np.bool_]:
+    """Which elements are left to float32, for what their tile or half tile holds."""
+    height, width = algorithm.half_tile
+    ea, eb = rows.exponent[:, None], columns.exponent
+    limit = 126 - (K - 1).bit_length()
+    ea, eb = by_tile(ea, 2 * height, 1), by_tile(eb[None], 1, width)
+    fallback = (ea + eb >= limit) | (np.maximum(ea, eb) == 128)
+    if algorithm.checked:
+        lost = algorithm.weight * (rows.smalls[:, None] + columns.smalls)
+        fallback |= by_tile(lost > np.abs(acc), height, width)
+    return fallback
 
 
-def by_tile(failed: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:
-    """Every element of a tile with a failed one."""
-    out = np.zeros_like(failed)
-    for i in range(0, failed.shape[0], height):
-        for j in range(0, failed.shape[1], width):
-            out[i : i + height, j : j + width] = failed[i : i + height, j : j + width].any()
+def unscaled(acc: Floats, up_a: Ints, up_b: Ints) -> Floats:
+    """acc 2^(up_a + up_b) in three factors: in this order none overflows, or rounds, before the product does."""
+    first = np.clip(up_a, -64, 64)
+    return np.ldexp(np.ldexp(np.ldexp(acc, first), up_b), up_a - first)
+
+
+def by_tile(x: NDArray, height: int, width: int) -> NDArray:
+    """The maximum over each tile, for all of its elements."""
+    out = np.zeros_like(x)
+    for i in range(0, x.shape[0], height):
+        for j in range(0, x.shape[1], width):
+            out[i : i + height, j : j + width] = x[i : i + height, j : j + width].max()
     return out

@@ -14,12 +14,25 @@ from hypothesis import strategies as st
 
 from bench.data import DATA, Data
 from bench.table import RESULTS
-from tests.model import FP16X1, FP16X3, SMALL, Algorithm, Floats, U, accumulate, in_order, sgemm, split
+from tests import model
+from tests.model import FP16X1, FP16X3, SMALL, Algorithm, Floats, U, accumulate, in_order, sgemm, unscaled
+from triton_sgemm import testing
+from triton_sgemm.algorithms import split, tensor_core
 from triton_sgemm.testing import Errors, Reference, errors, fp32_bound, ieee_bound, random_bound, reference, tf32_bound
 
 VECTORS = Path(__file__).parent / "data" / "wgmma_h200.npz"
 PRECISION = RESULTS / "nvidia-h200" / "precision.csv"
 FLOAT32 = Algorithm(shallow=1 << 30)  # nothing but float32
+ALONG_X = replace(FP16X3, along_k=False)  # exponents are guessed, from K = 129 on
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The products here are tiny, and threads that wait for each other take longer than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,24 @@ def sparse(K: int, **entries: dict[int, float]) -> tuple[Floats, Floats]:
     return a, b
 
 
-# the model is the card
+# the model is the card, and the kernels
+
+
+def test_the_model_has_the_kernels_constants() -> None:
+    assert split.SMALL.value == model.SMALL and split.TOO_LARGE.value == model.TOO_LARGE
+    assert split.LOWEST.value == model.LOWEST and split.HEADROOM.value == model.HEADROOM
+    assert split.SAMPLE == model.SAMPLE and split.ACROSS == model.PANEL
+    assert split.LONGEST == model.LONGEST and split.ELEMENTS // split.ACROSS == model.WIDEST
+    assert tensor_core.MOST_K == testing.DEEPEST == model.DEEPEST
+    assert FP16X3.shallow == testing.SHALLOW == tensor_core.LEAST_K
+    for algorithm, tile in ((FP16X3, tensor_core.TILES[0]), (FP16X1, tensor_core.TF32_TILES[0])):
+        assert algorithm.half_tile == tile.half and algorithm.planes == tile.planes
+        assert algorithm.promote in (None, tile.PROMOTE) and algorithm.fold == tile.FOLD == testing.FOLD
+
+
+def test_only_high_exponents_can_overflow() -> None:
+    """Where all are below HIGH, no tile's sum of two reaches the limit, at any K."""
+    assert 2 * (split.HIGH.value - 1) < tensor_core.LIMIT - (model.DEEPEST - 1).bit_length()
 
 
 @pytest.mark.parametrize("K", [16, 32])
@@ -90,25 +120,45 @@ def test_sums_have_the_bits_of_an_h200(K: int) -> None:
 
 # distributions
 
+FINITE = {name: data for name, data in DATA.items() if name != "infinite"}
+
 
 @pytest.mark.parametrize("K", [64, 100, 1024, 4096])
-@pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+@pytest.mark.parametrize("data", FINITE.values(), ids=FINITE.keys())
 def test_every_distribution_keeps_its_bounds(data: Data, K: int) -> None:
     a, b = drawn(data, 16, 32, K)
-    fp32 = measured(a, b)
-    assert fp32.keeps_always()
-    assert measured(a, b, FLOAT32).all.within(ieee_bound(K))
-    if data.random:
-        assert fp32.keeps_random()
-        # six products an element: too few for float32 to have lost what the split loses
-        room = 1.1 if data.name == "gradients" and K < 1024 else 1
-        assert fp32.all.relative <= room * max(measured(a, b, FLOAT32).all.relative, 2.0**-23)
+    float32 = measured(a, b, FLOAT32).all
+    assert float32.within(ieee_bound(K))
+    for algorithm in (FP16X3, ALONG_X) if K == 1024 else (FP16X3,):
+        fp32 = measured(a, b, algorithm)
+        assert fp32.keeps_always()
+        if data.random:
+            assert fp32.keeps_random()
+            # six products an element: too few for float32 to have lost what the split loses
+            room = 1.1 if data.name == "gradients" and K < 1024 else 1
+            assert fp32.all.relative <= room * max(float32.relative, 2.0**-23)
     if K <= 1024:
         assert measured(a, b, FP16X1).keeps_always(tf32_bound)
 
 
+def share_left(a: Floats, b: Floats, algorithm: Algorithm) -> float:
+    """The share of half tiles that fall back, their sums taken in float32."""
+    rows, columns = model.split(a, algorithm), model.split(b.T, algorithm)
+    acc = (rows.high + model.LOW * rows.low) @ (columns.high + model.LOW * columns.low).T
+    height, width = algorithm.half_tile
+    return model.left(rows, columns, acc, algorithm, a.shape[1])[::height, ::width].mean()
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("data", ["normal", "relu", "softmax", "unscaled"])
+def test_ordinary_data_falls_back_in_less_than_one_half_tile_in_a_hundred(data: str, along_k: bool) -> None:
+    a, b = drawn(data, 512, 1024, 4096)
+    for algorithm in (FP16X3, FP16X1):
+        assert share_left(a, b, replace(algorithm, along_k=along_k)) < 0.01
+
+
 def test_few_distributions_fall_back() -> None:
-    fell = {name for name, data in DATA.items() if measured(*drawn(data, 64, 128, 512)).share > 0}
+    fell = {name for name, data in FINITE.items() if share_left(*drawn(data, 64, 128, 512), FP16X3) > 0}
     assert fell == {"graded_steeply", "lognormal_4"}
 
 
@@ -131,8 +181,8 @@ def test_truncation_does_not_grow_with_k(K: int) -> None:
     """What is cut off, without the roundings of the promotions: those cancel, over more outputs than fit a test."""
     n = 1024 // int(K**0.5)
     a, b = drawn("uniform", n, n, K)
-    blocks_a = np.moveaxis(split(a).high.reshape(n, -1, 2, 16), 0, 2)  # (blocks, steps, n, 16)
-    blocks_b = split(b.T).high.T.reshape(-1, 2, 16, n)
+    blocks_a = np.moveaxis(model.split(a).high.reshape(n, -1, 2, 16), 0, 2)  # (blocks, steps, n, 16)
+    blocks_b = model.split(b.T).high.T.reshape(-1, 2, 16, n)
     sums = np.zeros((len(blocks_a), n, n))
     for step in range(2):
         sums = accumulate(sums, blocks_a[:, step], blocks_b[:, step])
@@ -141,7 +191,7 @@ def test_truncation_does_not_grow_with_k(K: int) -> None:
 
 
 def test_deep_sums_keep_their_bounds() -> None:
-    a, b = drawn("uniform", 1, 1, 262144)
+    a, b = drawn("uniform", 1, 1, 131072)
     assert (deep := measured(a, b)).keeps_always() and deep.keeps_random()
 
 
@@ -160,10 +210,11 @@ def test_without_promotion_is_refused() -> None:
 @pytest.mark.parametrize("data", ["tiny", "huge_by_tiny"])
 def test_without_scaling_is_refused(data: str) -> None:
     a, b = drawn(data, 16, 16, 256)
-    mutant = replace(FP16X3, scaled=False)
-    assert not measured(a, b, replace(mutant, checked=False)).keeps_always()
-    assert measured(a, b, mutant).share == 1  # the check saves it, in float32
+    mutant = measured(a, b, replace(FP16X3, scaled=False, checked=False))
+    assert not mutant.keeps_always() and not mutant.keeps_random()
     assert measured(a, b).share == 0
+    if data == "tiny":  # the check saves it, in float32
+        assert measured(a, b, replace(FP16X3, scaled=False)).share == 1
 
 
 def test_without_the_check_is_refused() -> None:
@@ -181,6 +232,17 @@ def test_swapped_planes_are_refused(data: str) -> None:
 def test_one_plane_is_refused() -> None:
     mutant = measured(*drawn("normal", 16, 16, 256), FP16X1)
     assert not mutant.keeps_random() and not mutant.keeps_always() and mutant.keeps_always(tf32_bound)
+
+
+def test_a_dropped_tile_of_k_is_refused() -> None:
+    a, b = drawn("normal", 16, 16, 1024)
+    value = torch.from_numpy(sgemm(a[:, :-64], b[:-64]).value)
+    mutant = errors(value, reference(torch.from_numpy(a), torch.from_numpy(b)))
+    assert not mutant.within(random_bound(1024)) and not mutant.within(fp32_bound(1024))
+    assert not mutant.within(tf32_bound(1024))
+
+
+# small entries
 
 
 def rows_of_small_entries() -> dict[str, tuple[Floats, Floats]]:
@@ -203,13 +265,75 @@ def rows_of_small_entries() -> dict[str, tuple[Floats, Floats]]:
 
 
 @pytest.mark.parametrize("case", rows_of_small_entries())
-def test_lost_mass_counted_in_the_planes_alone_is_refused(case: str) -> None:
+def test_small_entries_that_matter_fall_back(case: str) -> None:
     a, b = rows_of_small_entries()[case]
-    mutant = measured(a, b, replace(FP16X3, lost="planes"))
-    assert mutant.share == 0 and not mutant.keeps_always()
+    assert not measured(a, b, replace(FP16X3, checked=False)).keeps_always()
     for right in (measured(a, b), measured(b.T, a.T)):
         assert right.share == 1 and right.keeps_always()
     assert measured(a, b, FP16X1).keeps_always(tf32_bound)
+
+
+@pytest.mark.parametrize("algorithm, bound, share", [(FP16X3, fp32_bound, 0.09), (FP16X1, tf32_bound, 0.7)])
+def test_small_entries_that_are_just_let_pass(algorithm: Algorithm, bound, share: float) -> None:
+    """As many as the check allows, of those that the planes miss most, beside a product of middling size."""
+    worst = 0.0
+    for power in range(-6, 9):
+        a, b = np.zeros((1, 96), np.float32), np.zeros((96, 1), np.float32)
+        a[0, :15], b[:15] = 2.0**-39 - 3 * 2.0**-50, 2 - 2.0**-11 - 2.0**-20
+        a[0, 94], b[94] = 2.0**-22, 2.0 ** (power - 8)
+        a[0, 95] = 1  # the largest meets zero
+        product = measured(a, b, algorithm)
+        assert product.keeps_always(bound)
+        worst = max(worst, product.tensor_core.largest)
+    assert worst > share * bound(96)
+
+
+# exponents from a sample
+
+
+def beyond_the_sample() -> dict[str, Floats]:
+    """40 rows of 640 of which the sample, every tenth entry, says little; so do panels: 32 rows and 8."""
+    x = np.random.default_rng(0).standard_normal((40, 640)).astype(np.float32)
+    sampled = np.arange(640) % 10 == 0
+    one_row = x.copy()
+    one_row[5, 7] = 1e6
+    above = np.float32(2.0 ** (model.HEADROOM + 1))
+    return {
+        "sample of zeros": np.where(sampled, 0, x),
+        "sample of tiny entries": np.where(sampled, np.float32(1e-30) * x, x),
+        "sample of subnormals": np.where(sampled, np.float32(1e-42), x),
+        "sample of huge entries": np.where(sampled, np.float32(1e9) * x, x),
+        "one row of a panel": one_row,
+        "just within": np.where(sampled, 1, np.nextafter(above, np.float32(0))) + 0 * x,
+        "just beyond": np.where(sampled, 1, above) + 0 * x,
+    }
+
+
+@pytest.mark.parametrize("case", beyond_the_sample())
+def test_what_the_sample_missed_keeps_the_bounds(case: str) -> None:
+    a = beyond_the_sample()[case]
+    planes = model.split(a, ALONG_X)
+    assert np.abs(model.scale(a, planes.exponent)).max() < model.TOO_LARGE
+    b = drawn("normal", 1, 8, 640)[1]
+    b[::10] *= np.float32(1e-3)
+    for product in (measured(a, b, ALONG_X), measured(b.T, a.T, ALONG_X)):
+        assert product.keeps_always()
+    assert measured(a, b, replace(FP16X1, along_k=False)).keeps_always(tf32_bound)
+
+
+def test_a_panel_is_split_again_as_a_whole() -> None:
+    x = beyond_the_sample()["one row of a panel"]
+    exact, guessed = model.floor_log2(x), model.split(x, ALONG_X).exponent
+    assert (guessed[:32] == exact[:32]).all() and (guessed[32:] > exact[32:]).all()
+    assert guessed[5] == 19 and (model.split(x).exponent == exact).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("k", [0, 7])
+def test_what_is_not_finite_is_seen_in_a_sample_and_outside(value: float, k: int) -> None:
+    x = np.ones((3, 640), np.float32)
+    x[1, k] = value
+    assert model.split(x, ALONG_X).exponent.tolist() == [0, 128, 0]
 
 
 # adversarial patterns
@@ -251,13 +375,15 @@ def test_one_large_product_in_a_step(spread: float) -> None:
 
 
 def test_planes_hold_entries_to_2u() -> None:
-    x = np.random.default_rng(0).uniform(1, 2, (64, 4096)) * 2.0 ** -np.arange(4096).clip(0, 60)
-    planes = split(x.astype(np.float32))
-    y = x.astype(np.float32).astype(np.float64) * 2.0 ** (14 - planes.exponent[:, None])
-    error = np.abs(planes.high + 2.0**-11 * planes.low - y)
-    large = y >= SMALL
-    assert (error[large] <= 2 * U * y[large]).all() and (error[~large] <= 2.0**-36).all()
-    assert np.abs(planes.high).max() <= 2.0**15 and np.abs(planes.low).max() <= 2.0**14
+    x = (np.random.default_rng(0).uniform(1, 2, (64, 4096)) * 2.0 ** -np.arange(4096).clip(0, 60)).astype(np.float32)
+    for algorithm in (FP16X3, ALONG_X):
+        planes = model.split(x, algorithm)
+        y = x.astype(np.float64) * 2.0 ** (14 - planes.exponent[:, None])
+        error = np.abs(planes.high + 2.0**-11 * planes.low - y)
+        large = y >= SMALL
+        assert (error[large] <= 2 * U * y[large]).all() and (error[~large] <= 2.0**-36).all()
+        assert (planes.smalls == (~large).sum(1)).all() and np.abs(planes.low).max() <= 2.0**14
+        assert y.max() < 2.0**15 and y.max(1).min() >= (2.0 ** (14 if algorithm.along_k else 14 - model.HEADROOM))
 
 
 def test_elements_beside_one_that_falls_back_are_as_good_as_float32() -> None:
@@ -310,7 +436,7 @@ class Fuzzed:
 fuzzed = st.builds(
     Fuzzed,
     seed=st.integers(0, 2**32 - 1),
-    K=st.sampled_from([64, 65, 96, 200]),
+    K=st.sampled_from([64, 65, 96, 200, 300]),
     rows=st.integers(-149, 127),
     columns=st.integers(-149, 127),
     apart=st.sampled_from([0, 3, 20, 100, 276]),
@@ -323,8 +449,8 @@ scalars = st.sampled_from([1.0, -0.75, 2.0**100, 2.0**-100, 3.0])
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(case=fuzzed, alpha=scalars, beta=st.sampled_from([0.0, 1.0, 2.0**-60]))
-def test_any_exponents(case: Fuzzed, alpha: float, beta: float) -> None:
+@given(case=fuzzed, alpha=scalars, beta=st.sampled_from([0.0, 1.0, 2.0**-60]), along_k=st.booleans())
+def test_any_exponents(case: Fuzzed, alpha: float, beta: float, along_k: bool) -> None:
     a, b = case.operands()
     c = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -332,20 +458,35 @@ def test_any_exponents(case: Fuzzed, alpha: float, beta: float) -> None:
         product = np.abs(alpha * (a.astype(np.float64) @ b))
     if not np.isfinite(float32).all() or product.max() > 2.0**127:
         here = product < 2.0**127  # close to the largest number either class is right
-        assert (finite_class(sgemm(a, b, FP16X3, alpha, beta, c).value) == finite_class(float32))[here].all()
+        fp32 = sgemm(a, b, replace(FP16X3, along_k=along_k), alpha, beta, c).value
+        assert (finite_class(fp32) == finite_class(float32))[here].all()
         return
-    single = replace(FP16X3, half_tile=(1, 1))  # no element falls back for another
-    assert measured(a, b, single, alpha, beta, c).keeps_always()
-    assert measured(a, b, replace(FP16X1, half_tile=(1, 1)), alpha, beta, c).keeps_always(tf32_bound)
+    # tiles so small that hardly an element falls back for another
+    for algorithm, bound in ((FP16X3, fp32_bound), (FP16X1, tf32_bound)):
+        single = replace(algorithm, half_tile=(1, 1), along_k=along_k)
+        assert measured(a, b, single, alpha, beta, c).keeps_always(bound)
 
 
 def test_the_fuzz_finds_lost_mass() -> None:
-    """With the planes' own losses counted and no others, it finds elements that are wrong."""
-    mutant = replace(FP16X3, half_tile=(1, 1), lost="planes")
+    """Without the check, it finds elements that are wrong."""
     case = Fuzzed(0, 64, 10, -10, 3, 30, 0.05, 3, 27)
     cases = [replace(case, seed=seed) for seed in range(30)]
+    mutant = replace(FP16X3, checked=False)
     refused = [not measured(*case.operands(), mutant).keeps_always() for case in cases]
     assert 3 < sum(refused) < len(cases)
+
+
+@pytest.mark.parametrize("K", [64, 2**20])
+def test_powers_of_two_come_back_in_three_exact_steps(K: int) -> None:
+    """Any two exponents whose tile is not left to float32, beside the least and the largest sums."""
+    deep = (K - 1).bit_length()
+    a, b = np.meshgrid(np.arange(model.LOWEST, 128), np.arange(model.LOWEST, 128), indexing="ij")
+    kept = a + b < 126 - deep
+    for acc in (1.2345678 * 2.0**-26, 1.7654321 * 2.0**-13, 1.1, (1 - U) * 2.0 ** (30 + deep)):
+        acc = np.float32(acc)
+        value = unscaled(np.where(kept, acc, np.float32(0)), a - 14, b - 14)[kept].astype(np.float64)
+        exact = np.ldexp(np.float64(acc), a + b - 28)[kept]
+        assert (np.abs(value - exact) <= U * testing.FLAT).all()
 
 
 # special values
@@ -356,13 +497,14 @@ def test_the_fuzz_finds_lost_mass() -> None:
 def test_special_values_land_where_float32_puts_them(seed: int, beta: float) -> None:
     g = np.random.default_rng(seed)
     special = [np.inf, -np.inf, np.nan, 3.4e38, -3.39e38, 1.7e38, 1e-45, -1e-38, 0.0, -0.0]
-    a, b, c = (g.standard_normal(s).astype(np.float32) for s in ((9, 96), (96, 140), (9, 140)))
+    a, b, c = (g.standard_normal(s).astype(np.float32) for s in ((9, 160), (160, 140), (9, 140)))
     for x in (a, b, c):
         at = g.integers(0, x.size, int(g.integers(1, 6)))
         x.flat[at] = g.choice(special[:3] if seed % 2 else special, at.size)
-    fp32, float32 = (sgemm(a, b, algorithm, 1.0, beta, c).value for algorithm in (FP16X3, FLOAT32))
-    assert (finite_class(fp32) == finite_class(float32)).all()
-    assert finite_class(fp32).any() or seed % 2 == 0
+    float32 = finite_class(sgemm(a, b, FLOAT32, 1.0, beta, c).value)
+    for algorithm in (FP16X3, FP16X1, ALONG_X):
+        assert (finite_class(sgemm(a, b, algorithm, 1.0, beta, c).value) == float32).all()
+    assert float32.any() or seed % 2 == 0
 
 
 def test_overflow_is_overflow() -> None:
@@ -379,7 +521,9 @@ def test_rows_of_zeros(scale: float) -> None:
     b = np.full((64, 3), scale, np.float32)
     b[:, 1] = 0
     a = np.zeros((4, 64), np.float32)
-    assert (measured(a, b).value == 0).all() and measured(a, b).share == 0
+    assert (measured(a, b).value == 0).all()
+    small = scale == 2.0**-149  # all entries of two columns, and a product of 0 excuses none
+    assert measured(a, b).share == small
     a[2] = 1 / scale if scale > 2.0**-126 else 1.0
     assert measured(a, b).keeps_always() and (measured(a, b).value[2] == a[2, 0] * b[0] * 64).all()
 
@@ -395,7 +539,7 @@ def test_the_model_has_the_errors_of_an_h200(variant: str, algorithm: Algorithm)
     Left out: data whose norm is that of a few elements, Hilbert's matrix, whose errors depend on M and N, and data of
     which some tiles fall back and some do not.
     """
-    few_rule = {"lognormal_2", "lognormal_4", "unscaled", "gradients", "graded"}
+    few_rule = {"infinite", "lognormal_2", "lognormal_4", "unscaled", "gradients", "graded"}
     table = pd.read_csv(PRECISION).fillna({"fallback": 0})
     table = table[(table["variant"] == variant) & (table["K"] == 4096) & table["data"].isin(DATA.keys() - few_rule)]
     table = table[(table["fallback"] < 0.01) | (table["fallback"] > 0.99)]

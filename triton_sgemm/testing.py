@@ -19,8 +19,8 @@ U = 2.0**-24
 FLAT = 2.0**-125  # where float32's numbers are 2^-149 apart, that is 1u of this
 PROMOTE = 32  # K between two promotions of fp16x3's high sums to float32
 FOLD = 8192  # ... of its low sums
-LOST = 4  # u that the entries too small for two planes may cost an element; it falls back where they might cost more
-SHALLOW = 64  # K below this is done in float32 at once
+LOST = 16  # unit roundoffs that entries too small for the planes may cost; an element falls back where it may be more
+SHALLOW, DEEPEST = 64, 2**20  # K outside is done in float32 at once
 
 
 @dataclass(frozen=True)
@@ -64,21 +64,22 @@ def fp32_bound(K: int) -> float:
     """What every element of precision "fp32" keeps, on any finite operands, unless it fell back to float32.
 
     (8 + LOST + K / PROMOTE + eps_K) u, where 8u is what two fp16 planes an operand miss and eps_K what tensor cores
-    cut off and the epilogue rounds: 20 in the high sums, up to 15 in the low ones, one a fold, 2 for alpha and beta.
-    An element that fell back keeps `ieee_bound`, and so do all for K < SHALLOW.
+    cut off and the end rounds: 20 in the high sums, up to 15 in the low ones, one a fold, 2 for alpha and beta.
+    An element that fell back keeps `ieee_bound`, and so do all for K below SHALLOW or above DEEPEST.
     """
-    if K < SHALLOW:
+    if not SHALLOW <= K <= DEEPEST:
         return ieee_bound(K)
-    truncation = 20 + 15 * min(1.0, K / FOLD) + 2 + math.ceil(K / FOLD)
-    return _first_and_higher_orders(8 + LOST + math.ceil(K / PROMOTE) + truncation)
+    eps = 20 + 15 * min(1.0, K / FOLD) + math.ceil(K / FOLD) + 2
+    return _first_and_higher_orders(8 + LOST + math.ceil(K / PROMOTE) + eps)
 
 
 def tf32_bound(K: int) -> float:
-    """What every element of precision "tf32" keeps: 7 * 2^-11 for one plane an operand, 10u for each 16 of K cut off.
+    """What every element of precision "tf32" keeps, on any finite operands, unless it fell back to float32.
 
-    cuBLAS's TF32, which rounds its operands to as many bits and accumulates in the same way, keeps it too.
+    (3 + LOST) 2^-11, one for each operand's plane and one for what is of higher order up to K = DEEPEST, and 10u for
+    each 16 of K cut off. cuBLAS's TF32, which rounds its operands to as many bits and adds in the same way, keeps it.
     """
-    return 7 * 2.0**-11 + 2.0**-20 + _first_and_higher_orders(10 * math.ceil(K / 16) + 3)
+    return (3 + LOST) * 2.0**-11 + _first_and_higher_orders(10 * math.ceil(K / 16) + 3)
 
 
 def _first_and_higher_orders(n: float) -> float:
