@@ -312,13 +312,15 @@ def consumer(
             gl.store(strays_ptr + gl.atomic_add(left_ptr + 1, 1), piece)
             gl.atomic_add(left_ptr + 2, failed)
 
-        # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps: nothing leaves float32's range early
+        # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps, the first at most 2^64 either way:
+        # nothing leaves float32's range, or rounds, before the product does
         up_a = rows.index(0).load(LINE) - 14
         up_b = cols.index(0).load(LINE) - 14
-        half = gl.convert_layout(power_of_2(up_a >> 1), ROW)
-        rest = gl.convert_layout(power_of_2(up_a - (up_a >> 1)), ROW)
+        first = gl.minimum(gl.maximum(up_a, -64), 64)
+        rows_up = gl.convert_layout(power_of_2(first), ROW)
+        rest = gl.convert_layout(power_of_2(up_a - first), ROW)
         cols_up = gl.convert_layout(power_of_2(up_b), COL)
-        value = main * gl.expand_dims(half, 1) * gl.expand_dims(cols_up, 0) * gl.expand_dims(rest, 1)
+        value = main * gl.expand_dims(rows_up, 1) * gl.expand_dims(cols_up, 0) * gl.expand_dims(rest, 1)
         value = alpha * value
         inside = inside & ~many
         row = row.to(gl.int64)
