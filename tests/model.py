@@ -8,7 +8,7 @@ The fields of `Algorithm` are its constants and, set otherwise, its mutants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ LOW = 2.0**-11  # what a unit of the low plane is worth
 SMALL = 2.0**-13  # from here up, the planes hold an entry to 2u and tensor cores align it by its true exponent
 TOO_LARGE = 2.0**15
 LOWEST = -112  # exponent of a row: 2^(14 - e) is a float32
-SAMPLE, HEADROOM = 64, 6  # entries of a row that are looked at, exponents that are left above them
+NO_ROW = -(2**30)  # small entries of a row of zeros
+SAMPLE, HEADROOM = 64, 3  # entries of a row that are looked at, exponents that are left above them
 PANEL = 32  # rows that are split again together, where they lie along X
 LONGEST, WIDEST = 32768, 128  # K that one program splits: along K, along X
 DEEPEST = 2**20
@@ -38,6 +39,7 @@ class Algorithm:
     extra_bits: int = 2  # that a tensor core keeps below the 24 of float32
     weight: float = 2.0  # what |acc| must reach for each small entry of its row and column
     half_tile: tuple[int, int] = (64, 128)
+    few: int = 32  # elements that a half tile may leave to float32 one by one
     along_k: bool = True  # rows of A and columns of B are contiguous; else exponents are guessed from a sample
     scaled: bool = True
     checked: bool = True
@@ -56,17 +58,18 @@ class Planes:
     high: Floats
     low: Floats
     exponent: Ints
-    smalls: Ints  # how many entries of each row are small
+    smalls: Ints  # how many entries of each row are small; very few for a row of zeros, whose products are exact
 
 
 def split(x: Floats, algorithm: Algorithm = FP16X3) -> Planes:
     """The planes of float32 rows x (R, K); B is given transposed."""
-    exponent = row_exponents(x, algorithm)
+    exponent, known = row_exponents(x, algorithm)
     x = np.where(exponent[:, None] == 128, np.float32(0), x)
     y = scale(x, exponent)
     high = y.astype(np.float16).astype(np.float32)
     low = ((y - high) * np.float32(2**11)).astype(np.float16).astype(np.float32)
-    return Planes(high, low, exponent, ((x != 0) & (np.abs(y) < SMALL)).sum(1))
+    smalls = ((x != 0) & (np.abs(y) < SMALL)).sum(1)
+    return Planes(high, low, exponent, np.where(known & ~x.any(1), NO_ROW, smalls))
 
 
 def scale(x: Floats, exponent: Ints) -> Floats:
@@ -74,24 +77,29 @@ def scale(x: Floats, exponent: Ints) -> Floats:
     return np.ldexp(x, 14 - exponent[:, None])
 
 
-def row_exponents(x: Floats, algorithm: Algorithm) -> Ints:
-    """e of each row: of its largest entry where one program splits it, else of a sample until an entry exceeds that."""
+def row_exponents(x: Floats, algorithm: Algorithm) -> tuple[Ints, NDArray[np.bool_]]:
+    """e of each row, and whether it is that of its largest entry.
+
+    It is where one program splits the row; else it is a sample's until an entry exceeds that.
+    """
     if not algorithm.scaled:
-        return np.full(len(x), 14)
-    exact = floor_log2(x)
+        return np.full(len(x), 14), np.zeros(len(x), bool)
+    exact = np.maximum(floor_log2(x), LOWEST)
     R, K = x.shape
     one_tile = LONGEST if algorithm.along_k else WIDEST
     if one_tile >= K:
-        return exact
-    guess = np.minimum(floor_log2(x[:, np.arange(SAMPLE) * (K // SAMPLE)]) + HEADROOM, 127)
+        return exact, np.ones(R, bool)
+    sampled = floor_log2(x[:, np.arange(SAMPLE) * (K // SAMPLE)])
+    guess = np.clip(sampled + HEADROOM, LOWEST, 127)
     broken = ~(np.abs(scale(x, guess)) < TOO_LARGE).all(1)
     panel = np.arange(R) // (1 if algorithm.along_k else PANEL)
-    return np.where(np.isin(panel, panel[broken]), exact, guess)
+    known = np.isin(panel, panel[broken])
+    return np.where(known, exact, guess), known
 
 
 def floor_log2(x: Floats) -> Ints:
-    """Of the largest entry of each row, LOWEST at least; 128 where one is not finite."""
-    return np.maximum((np.abs(x).view(np.int32).max(1) >> 23) - 127, LOWEST)
+    """Of the largest entry of each row; 128 where one is not finite, -127 for subnormal numbers and 0."""
+    return (np.abs(x).view(np.int32).max(1) >> 23) - 127
 
 
 def exponents(x: Floats) -> Ints:
@@ -183,7 +191,8 @@ def sgemm(
         if algorithm.shallow <= K <= DEEPEST:
             rows, columns = split(a, algorithm), split(b.T, algorithm)
             acc = scaled_product(rows, columns, algorithm)
-            fallback = left(rows, columns, acc, algorithm, K)
+            reads_c = c is not None and beta != 0
+            fallback = left(rows, columns, acc, replace(algorithm, few=0) if reads_c else algorithm, K)
             product = unscaled(acc, rows.exponent[:, None] - 14, columns.exponent - 14)
         if fallback.any():
             i, j = np.flatnonzero(fallback.any(1)), np.flatnonzero(fallback.any(0))
@@ -197,7 +206,7 @@ def sgemm(
 
 
 def left(rows: Planes, columns: Planes, acc: Floats, algorithm: Algorithm, K: int) -> NDArray[np.bool_]:
-    """Which elements are left to float32, for what their tile or half tile holds."""
+    """Which elements are left to float32: for what their tile holds, for others of its half, or by themselves."""
     height, width = algorithm.half_tile
     ea, eb = rows.exponent[:, None], columns.exponent
     limit = 126 - (K - 1).bit_length()
@@ -205,7 +214,8 @@ def left(rows: Planes, columns: Planes, acc: Floats, algorithm: Algorithm, K: in
     fallback = (ea + eb >= limit) | (np.maximum(ea, eb) == 128)
     if algorithm.checked:
         lost = algorithm.weight * (rows.smalls[:, None] + columns.smalls)
-        fallback |= by_tile(lost > np.abs(acc), height, width)
+        failed = lost > np.abs(acc)
+        fallback |= failed | by_tile(count(failed, height, width) > algorithm.few, height, width)
     return fallback
 
 
@@ -213,6 +223,15 @@ def unscaled(acc: Floats, up_a: Ints, up_b: Ints) -> Floats:
     """acc 2^(up_a + up_b) in three factors: in this order none overflows, or rounds, before the product does."""
     first = np.clip(up_a, -64, 64)
     return np.ldexp(np.ldexp(np.ldexp(acc, first), up_b), up_a - first)
+
+
+def count(x: NDArray[np.bool_], height: int, width: int) -> Ints:
+    """How many are True in each tile, for all of its elements."""
+    out = np.zeros(x.shape, np.int64)
+    for i in range(0, x.shape[0], height):
+        for j in range(0, x.shape[1], width):
+            out[i : i + height, j : j + width] = x[i : i + height, j : j + width].sum()
+    return out
 
 
 def by_tile(x: NDArray, height: int, width: int) -> NDArray:

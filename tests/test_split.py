@@ -62,7 +62,10 @@ def test_planes_give_the_operand_back(shape: tuple[int, int], how: str, planes: 
     y = torch.ldexp(x, (14 - e[0])[:, None])
     assert (y.abs() < 2**15).all()
     small = (y != 0) & (y.abs() < 2**-13)
-    assert torch.equal(smalls[0].long(), small.sum(1))
+    zero = x.abs().amax(1) == 0
+    assert torch.equal(smalls[0].long()[~zero], small.sum(1)[~zero])
+    one_tile = x.shape[1] <= (split.LONGEST if how != "along X" else split.ELEMENTS // split.ACROSS)
+    assert (smalls[0][zero] == (split.NO_ROW.value if one_tile else 0)).all()
     unit = 2 * U if planes == 2 else 2**-11
     assert ((back[0] - x).abs() <= unit * x.abs())[~small].all()
 
@@ -85,7 +88,7 @@ def test_both_ends_of_float32(how: str, device: str) -> None:
     back, _, smalls = restored(planes_of(stored(x.repeat(1, 500).to(device), how)))
     x = x.double().to(device)
     assert torch.allclose(back[0, 0, :2], x[0, :2], rtol=2 * U, atol=0)
-    assert smalls[0, 0] == 500 and not smalls[0, 3]
+    assert smalls[0, 0] == 500 and smalls[0, 3] <= 0
     assert torch.equal(back[0, 1:, :3], x[1:])  # subnormals are few bits: nothing is lost
 
 

@@ -194,6 +194,20 @@ def test_special_values_land_where_float32_puts_them(layout: str, beta: float) -
         assert ((result - exact).abs() <= 300 * 2.0**-24 * scale)[finite].all()
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_powers_at_both_ends_of_float32(flip: bool) -> None:
+    """Neither may an exponent be applied so that a finite product passes float32's range, nor so that it rounds twice."""
+    large = torch.rand(33, 64, device="cuda").add(1) * 2.0**-9, torch.rand(64, 33, device="cuda").add(1) * 2.0**126
+    a, b = torch.zeros(33, 64, device="cuda"), torch.zeros(64, 33, device="cuda")
+    a[:, 0], a[:, 1] = 2.0**42, 2.0**15 * 1.2345
+    b[1], b[2] = 2.0**-139 * (1 + 2.0**-9), 2.0**-112
+    for x, y, bound in ((*large, random_bound(64)), (a, b, 8 * 2.0**-24)):
+        if flip:
+            x, y = y.mT.contiguous(), x.mT.contiguous()
+        result, share = computed(x, y)
+        assert share == 0 and errors(result, reference(x, y)).within(bound)
+
+
 def test_beta_in_place_where_a_part_falls_back() -> None:
     a, b, c = torch.randn(300, 500, device="cuda"), torch.randn(500, 400, device="cuda"), torch.randn(300, 400).cuda()
     a[7] *= torch.exp(20 * torch.randn(500, device="cuda"))

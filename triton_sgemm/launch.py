@@ -24,7 +24,8 @@ MAX_PROGRAMS = 2**31 - 1  # along x of a grid; y and z hold 65535 only, so nothi
 class Launch:
     """`programs` instances of `kernel`, called with `args` and `options` (constexprs, num_warps, num_stages).
 
-    `before` holds the launches whose results it reads, in order.
+    `before` holds the launches whose results it reads, in order. Rooms that a launch counts in are set to 0 when it is
+    made: what has `before` runs once.
     """
 
     kernel: Any

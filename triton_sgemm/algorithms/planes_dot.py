@@ -82,7 +82,7 @@ def in_order(
 
 @triton.jit
 def planes_dot_kernel(
-    a_room, b_room, a_exps, b_exps, a_smalls, b_smalls, a_ptr, b_ptr, c_ptr, out_ptr, left_ptr,
+    a_room, b_room, a_rows, b_rows, a_ptr, b_ptr, c_ptr, out_ptr, left_ptr,
     M, N, K, alpha, beta, limit, weight,
     batch, a_index, b_index, a_batch, b_batch, c_batch, out_batch,
     a_pitch, b_pitch, a_lane, a_rk, b_lane, b_rk,
@@ -107,10 +107,10 @@ def planes_dot_kernel(
     b_at = offset(z, batch, b_index) * b_pitch
 
     # a float32 sum that may overflow, or is not finite anyway, is not for the planes
-    a_line = a_at + first_m + offs_m
-    b_line = b_at + first_n + offs_n
-    e_a = tl.max(tl.load(a_exps + a_line, in_m, other=-112), 0)
-    e_b = tl.max(tl.load(b_exps + b_line, in_n, other=-112), 0)
+    a_rows += a_at * 2 + first_m + offs_m
+    b_rows += b_at * 2 + first_n + offs_n
+    e_a = tl.max(tl.load(a_rows, in_m, other=-112), 0)
+    e_b = tl.max(tl.load(b_rows, in_n, other=-112), 0)
     left = (e_a + e_b >= limit) | (tl.maximum(e_a, e_b) == 128)
     steps = tl.where(left, 0, (K - 1) // BLOCK_K + 1)
 
@@ -147,15 +147,15 @@ def planes_dot_kernel(
             main = tl.fma(lo, 0.00048828125, main)  # 2^-11
 
     # may it be written? only if the split lost too little to matter in any of its elements
-    lost_a = tl.load(a_smalls + a_line, in_m, other=0).to(tl.float32) * weight
-    lost_b = tl.load(b_smalls + b_line, in_n, other=0).to(tl.float32) * weight
+    lost_a = tl.load(a_rows + a_pitch, in_m, other=0).to(tl.float32) * weight
+    lost_b = tl.load(b_rows + b_pitch, in_n, other=0).to(tl.float32) * weight
     inside = in_m[:, None] & in_n[None, :]
     fails = inside & (lost_a[:, None] + lost_b[None, :] > tl.abs(main))
     left = left | (tl.max(tl.max(fails.to(tl.int32), 1), 0) != 0)
 
     # A @ B: main * 2^(ea + eb), in two halves, so that nothing leaves float32's range before the product does
-    up_a = tl.load(a_exps + a_line, in_m, other=0) - 14
-    up_b = tl.load(b_exps + b_line, in_n, other=0) - 14
+    up_a = tl.load(a_rows, in_m, other=0) - 14
+    up_b = tl.load(b_rows, in_n, other=0) - 14
     up = up_a[:, None] + up_b[None, :]
     value = main * power_of_2(up >> 1) * power_of_2(up - (up >> 1))
     if left:
@@ -179,10 +179,10 @@ def prepare(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, til
     """The launch that computes `p`, and int32 for each of its programs: 1 for those that compute in float32."""
     programs = p.batches * cdiv(p.M, tile.BLOCK_M) * cdiv(p.N, tile.BLOCK_N)
     sources = [source_of_a(p, a), source_of_b(p, b)]
-    (in_a, in_b), splitting, (left, _) = split.launch(sources, 2 if tile.TERMS == 3 else 1, programs)
+    (in_a, in_b), splitting, left = split.launch(sources, 2 if tile.TERMS == 3 else 1, programs)
     c_strides = p.c_strides or p.out_strides
     args = (
-        in_a.room, in_b.room, in_a.exps, in_b.exps, in_a.smalls, in_b.smalls, a, b, out if c is None else c, out, left,
+        in_a.room, in_b.room, in_a.rows, in_b.rows, a, b, out if c is None else c, out, left,
         p.M, p.N, p.K, p.alpha, p.beta, LIMIT - (p.K - 1).bit_length(), WEIGHT[tile.TERMS],
         p.batch[::-1], in_a.steps_in(p.batch), in_b.steps_in(p.batch),
         p.a_strides[-3::-1], p.b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],

@@ -30,6 +30,7 @@ from ._walk import offset
 
 LOWEST = tl.constexpr(-112)  # exponent: 2^(14 - e) is a float32, and brings even subnormals where fp16 holds them
 SMALL = tl.constexpr(2.0**-13)
+NO_ROW = tl.constexpr(-(2**30))  # small entries of a row of zeros: so few that its products, which are exact, pass
 TOO_LARGE = tl.constexpr(2.0**15)
 HIGH = tl.constexpr(32)  # exponent: float32 sums of products of entries below 2^32 stay in range
 ALIGNED = 64  # lanes: 128 bytes of a plane
@@ -47,7 +48,7 @@ class Planes:
 
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
     rows     int32, (products, 2, pitch): e of each row, 128 where an entry is Inf or NaN; and how many of its entries
-             are small, see above
+             are small, see above (NO_ROW where all are known to be zero)
     high     int32, one element: not 0 where an e is HIGH or more
     """
 
@@ -138,7 +139,8 @@ def panel(
 
     if ONCE:
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
-        e = tl.maximum(exponent(tl.max(magnitude(x), 1)), LOWEST)
+        top = tl.max(magnitude(x), 1)
+        e = tl.maximum(exponent(top), LOWEST)
     else:
         some = tl.arange(0, SAMPLE) * tl.maximum(K // SAMPLE, 1)
         top = tl.max(magnitude(read(x_ptr, lanes, some, X, K, stride_x, stride_k)), 1)
@@ -152,12 +154,18 @@ def panel(
     write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
 
     # most tiles hold nothing that is small or too large
+    smalls = tl.zeros((BLOCK_X,), tl.int32)
+    if ONCE:
+        smalls = tl.where(top == 0, NO_ROW, smalls)
     fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
     if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
-        tl.atomic_add(rows_ptr + pitch + lanes, tl.sum(small(x, y), 1), lanes < X, sem="relaxed")
-        if not ONCE:  # noqa: SIM102 (a constexpr, and what the tile holds)
+        smalls += tl.sum(small(x, y), 1)
+        if not ONCE:
+            tl.atomic_add(rows_ptr + pitch + lanes, smalls, lanes < X, sem="relaxed")
             if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
                 tl.store(broken_ptr + pid, 1)
+    if ONCE:
+        tl.store(rows_ptr + pitch + lanes, smalls, lanes < X)
 
 
 @triton.jit
@@ -181,7 +189,8 @@ def repair(
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         tops = tl.maximum(tops, magnitude(read(x_ptr, lanes, k, X, K, stride_x, stride_k)))
-    e = tl.maximum(exponent(tl.max(tops, 1)), LOWEST)
+    top = tl.max(tops, 1)
+    e = tl.maximum(exponent(top), LOWEST)
     smalls = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -190,7 +199,7 @@ def repair(
         write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
         smalls += small(x, y)
     tl.store(rows_ptr + lanes, e, lanes < X)
-    tl.store(rows_ptr + pitch + lanes, tl.sum(smalls, 1), lanes < X)
+    tl.store(rows_ptr + pitch + lanes, tl.where(top == 0, NO_ROW, tl.sum(smalls, 1)), lanes < X)
     if tl.max(e, 0) >= HIGH:
         tl.store(high_ptr, 1)
 

@@ -278,7 +278,7 @@ def consumer(
         weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
         lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, ROW)
         lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, COL)
-        fails = inside & (gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) > gl.abs(main))
+        fails = inside & ~(gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) <= gl.abs(main))
         failed = gl.sum(gl.sum(fails.to(gl.int32), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
