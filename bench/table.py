@@ -262,7 +262,7 @@ def accuracy(data: pd.DataFrame) -> str:
         body = pd.DataFrame(columns)
         align = ("left",) + ("right",) * (len(columns) - 1)
         parts.append(f"**{heading}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True))
-    noted = data[data["note"].fillna("") != ""]
+    noted = data[data["note"].notna() & (data["note"] != "")]
     notes = [f"{row.variant}, {row.data}, K = {row.K:,}: {row.note}" for row in noted.itertuples()]
     return "\n\n".join([*parts, *notes, f"{origin(data)}; against float64."])
 

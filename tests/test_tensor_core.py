@@ -196,7 +196,7 @@ def test_special_values_land_where_float32_puts_them(layout: str, beta: float) -
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_powers_at_both_ends_of_float32(flip: bool) -> None:
-    """Neither may an exponent be applied so that a finite product passes float32's range, nor so that it rounds twice."""
+    """No exponent may be applied so that a finite product passes float32's range, or rounds twice."""
     large = torch.rand(33, 64, device="cuda").add(1) * 2.0**-9, torch.rand(64, 33, device="cuda").add(1) * 2.0**126
     a, b = torch.zeros(33, 64, device="cuda"), torch.zeros(64, 33, device="cuda")
     a[:, 0], a[:, 1] = 2.0**42, 2.0**15 * 1.2345
