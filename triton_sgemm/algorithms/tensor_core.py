@@ -77,7 +77,7 @@ class Tile:
 
     @property
     def half(self) -> tuple[int, int]:
-        """Rows and columns of what one warpgroup computes: it is written or left to `fma` as a whole."""
+        """Rows and columns of what one warpgroup computes: it is written as a whole, or left to `rest`."""
         return self.BLOCK_M // CONSUMERS, self.BLOCK_N
 
     @property
@@ -316,11 +316,11 @@ def consumer(
         # nothing leaves float32's range, or rounds, before the product does
         up_a = rows.index(0).load(LINE) - 14
         up_b = cols.index(0).load(LINE) - 14
-        first = gl.minimum(gl.maximum(up_a, -64), 64)
-        rows_up = gl.convert_layout(power_of_2(first), ROW)
-        rest = gl.convert_layout(power_of_2(up_a - first), ROW)
-        cols_up = gl.convert_layout(power_of_2(up_b), COL)
-        value = main * gl.expand_dims(rows_up, 1) * gl.expand_dims(cols_up, 0) * gl.expand_dims(rest, 1)
+        up_first = gl.minimum(gl.maximum(up_a, -64), 64)
+        rows_first = gl.convert_layout(power_of_2(up_first), ROW)
+        rows_then = gl.convert_layout(power_of_2(up_a - up_first), ROW)
+        cols_between = gl.convert_layout(power_of_2(up_b), COL)
+        value = main * gl.expand_dims(rows_first, 1) * gl.expand_dims(cols_between, 0) * gl.expand_dims(rows_then, 1)
         value = alpha * value
         inside = inside & ~many
         row = row.to(gl.int64)
