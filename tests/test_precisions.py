@@ -73,7 +73,7 @@ def test_prepare_without_a_gpu_is_the_operand_itself() -> None:
 
 
 def test_wrong_calls_of_prepare() -> None:
-    with pytest.raises(TypeError, match="prepare: b is a list; need a torch.Tensor"):
+    with pytest.raises(TypeError, match=r"prepare: b is a list; need a torch.Tensor"):
         prepare([[1.0]])
     with pytest.raises(ShapeError, match=r"prepare: b is \(2, 3, 4\); need a matrix \(K, N\)"):
         prepare(torch.randn(2, 3, 4))
