@@ -83,25 +83,23 @@ def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
 # ---- vmap
 
 
-def _vmap(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None,
-    alpha: float,
-    beta: float,
-    precision: str | None,
-) -> tuple[Tensor, int]:
+def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    return torch.ops.triton_sgemm.gemm(*_unmapped(info, in_dims, *args)), 0
+
+
+torch.library.register_vmap(NAME, _vmap)
+
+
+def _unmapped(
+    info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None, *rest: Any
+) -> tuple[Any, ...]:
+    """The operator's arguments with what is mapped as one more batch dimension, the first."""
     a_dim, b_dim, c_dim = in_dims[:3]
     rank = max(a.ndim - (a_dim is not None), b.ndim - (b_dim is not None))
     a, b, c = _batched(a, a_dim, rank), _batched(b, b_dim, rank), None if c is None else _batched(c, c_dim, rank)
     if a_dim is None and b_dim is None:  # only c is mapped
         a = a.expand(info.batch_size, *(1,) * (rank - a.ndim), *a.shape)
-    return gemm(a, b, c, alpha, beta, precision), 0
-
-
-torch.library.register_vmap(NAME, _vmap)
+    return a, b, c, *rest
 
 
 def _batched(t: Tensor, dim: int | None, rank: int) -> Tensor:
@@ -178,7 +176,10 @@ class _Gemm(torch.autograd.Function):
 
     setup_context = staticmethod(_setup_context)
     backward = staticmethod(_backward)
-    vmap = staticmethod(_vmap)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        return gemm(*_unmapped(info, in_dims, *args)), 0
 
 
 class _Dual(_Gemm):
