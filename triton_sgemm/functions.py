@@ -7,7 +7,7 @@ from torch import Tensor
 from .call import call
 from .errors import ShapeError
 from .prepare import Prepared
-from .problem import check_numbers, check_operands
+from .problem import check_numbers, check_tensors
 
 
 def addmm(
@@ -89,12 +89,12 @@ def linear(
         b, K = weight, weight.b.shape[0]
         came, need = f"what was prepared is {tuple(weight.b.shape)}", "prepare(weight.T), (K, N), for a weight (N, K)"
     else:
-        check_operands("linear", input=input, weight=weight)
+        check_tensors("linear", weight=weight)
         if weight.ndim not in (1, 2):
             raise ShapeError(f"linear: weight is {tuple(weight.shape)}; need (N, K) or (K,)")
         b, K = weight.mT if weight.ndim == 2 else weight, weight.shape[-1]
         came, need = f"weight is {tuple(weight.shape)}", "a weight (N, K)"
-    check_operands("linear", input=input)
+    check_tensors("linear", input=input)
     if input.ndim == 0 or input.shape[-1] != K:
         raise ShapeError(f"linear: input is {tuple(input.shape)} but {came}; need an input (..., K) and {need}")
     labels = ("input", "weight", "bias")
@@ -104,7 +104,7 @@ def linear(
 
 def _check(name: str, ndim: int, **tensors: Tensor) -> None:
     """Raises unless both are tensors of `ndim` dimensions, and batches of one size."""
-    check_operands(name, **tensors)
+    check_tensors(name, **tensors)
     shapes = " but ".join(f"{label} is {tuple(t.shape)}" for label, t in tensors.items())
     x, y = tensors.values()
     if x.ndim != ndim or y.ndim != ndim:

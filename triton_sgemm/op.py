@@ -191,7 +191,7 @@ class _Dual(_Gemm):
         ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
-    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dc: Tensor | None, *_: None) -> Tensor:
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dc: Tensor | None, *_: None) -> Tensor | None:
         """alpha * (dA @ B + A @ dB) + beta * dC."""
         a, b = ctx.saved_tensors
         shape = product_shape("gemm", a, b)[0]

@@ -133,14 +133,20 @@ def _fold(p: Problem) -> Problem:
     )
 
 
+def check_tensors(name: str, **tensors: Tensor | None) -> None:
+    """Raises TypeError for what is no tensor."""
+    for label, t in tensors.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name}: {label} is a {type(t).__name__}; need a torch.Tensor")
+
+
 def check_operands(name: str, **tensors: Tensor | None) -> None:
     """Raises TypeError, DtypeError or DeviceError unless the tensors share one dtype and one device."""
     first: tuple[str, Tensor] | None = None
     for label, t in tensors.items():
         if t is None:
             continue
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name}: {label} is a {type(t).__name__}; need a torch.Tensor")
+        check_tensors(name, **{label: t})
         if first is None:
             first = label, t
         elif t.dtype != first[1].dtype:
