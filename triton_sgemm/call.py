@@ -34,21 +34,20 @@ def call(
     """
     check_precision(name, precision)
     b, planes, precision = _unpacked(name, b, precision, labels)
-    a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
-    check_operands(name, **{labels[0]: a, labels[1]: b, labels[2]: c, "out": out})
     plain = _plain(a, b, c, out)
-    differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, c, out))
-    if plain and a.is_cuda and a.dtype == torch.float32 and not differentiated:
+    if plain and _ready(a, b, c, out):
         return product(
             name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=precision, planes=planes, labels=labels
         )
 
+    a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
+    check_operands(name, **{labels[0]: a, labels[1]: b, labels[2]: c, "out": out})
     shape = product_shape(name, a, b, labels)[0]
     if c is not None:
         check_floating(name, labels[0], a)
         c = expand_c(name, c, shape, labels[2])
     if out is not None:
-        if differentiated:
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, c, out)):
             raise RuntimeError(
                 f"{name}: out= is not differentiable, but a tensor of this call requires a gradient; leave out= away, "
                 "detach that tensor, or call under torch.no_grad()"
@@ -105,18 +104,31 @@ def _dense(*tensors: Tensor | None) -> bool:
 
 
 def _plain(*tensors: Tensor | None) -> bool:
-    """Whether these have memory of their own and no compiler, tracer, mode or transform watches them."""
-    return not (
+    """Whether these are tensors with memory of their own that no compiler, tracer, mode or transform watches."""
+    if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
         or forward_ad._current_level >= 0
-        or any(
+    ):
+        return False
+    for t in tensors:
+        if t is not None and (
             type(t) not in (Tensor, Parameter)
             or t.layout != torch.strided
             or t.is_nested
             or torch._C._functorch.is_functorch_wrapped_tensor(t)
-            for t in tensors
-            if t is not None
-        )
-    )
+        ):
+            return False
+    return True
+
+
+def _ready(a: Tensor, *others: Tensor | None) -> bool:
+    """Whether plain tensors are float32 on one GPU and not differentiated: `check_operands` would find nothing."""
+    differentiable, device = torch.is_grad_enabled(), a.device
+    for t in (a, *others):
+        if t is not None and (
+            t.dtype != torch.float32 or not t.is_cuda or t.device != device or (differentiable and t.requires_grad)
+        ):
+            return False
+    return True
