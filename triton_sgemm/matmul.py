@@ -28,7 +28,7 @@ def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precis
               The same call gives the same bits.
               Tensor cores take as many bytes more as A and B, half as many for "tf32"; the other ways may move an
               operand first, into as much memory as it takes itself.
-              CPU tensors and other dtypes are torch.matmul's, in their own dtype.
+              CPU tensors, other dtypes, sparse and nested tensors are torch.matmul's, in their own dtype.
     Gradients of any order, in both modes, in the same precision; torch.compile, torch.func and vmap take it as one
               operator. Autocast leaves it in float32: shorter floating operands are converted to it.
     Returns   float32 (..., M, N), contiguous, on the operands' device; or `out`, its strides kept.
