@@ -15,10 +15,10 @@ from reference_cuda.rungs import RUNGS, Rung
 from triton_sgemm.algorithms import dot, fma, planes_dot, tensor_core
 from triton_sgemm.device import gpu
 from triton_sgemm.ladder import rungs
-from triton_sgemm.matmul import product
 from triton_sgemm.plan import plan
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import Problem
+from triton_sgemm.product import product
 from triton_sgemm.variants import Precision, Variant, unique
 
 from . import peers

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import triton_sgemm
-from triton_sgemm.matmul import product
+from triton_sgemm.product import product
 from triton_sgemm.testing import errors, guarded, ieee_bound, random_bound, reference
 
 SHAPES = [

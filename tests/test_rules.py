@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,26 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 import triton_sgemm
-from triton_sgemm import DeviceError, DtypeError, OverlapError, ShapeError, matmul, sgemm
+from triton_sgemm import (
+    DeviceError,
+    DtypeError,
+    OverlapError,
+    ShapeError,
+    addmm,
+    baddbmm,
+    bmm,
+    linear,
+    matmul,
+    prepare,
+    sgemm,
+)
+from triton_sgemm import call as calling
+from triton_sgemm.call import _plain
 from triton_sgemm.device import Gpu
 from triton_sgemm.launch import Launch
-from triton_sgemm.matmul import _is_torchs, product
 from triton_sgemm.plan import Plan, plan
 from triton_sgemm.problem import Problem, problem
+from triton_sgemm.product import product
 
 H200 = Gpu("NVIDIA H200", 90, 132, 60 << 20, 1980.0)
 
@@ -48,15 +63,57 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "text"), WRONG, ids=[w[2][:40] for w in WRONG])
-def test_wrong_calls_say_what_came_and_what_to_do(call, kind, text) -> None:
-    def both(a, b, **kw):
-        if "precision" in kw or not isinstance(a, Tensor) or kind in (DtypeError, DeviceError):
-            return matmul(a, b, **kw)
-        return product("matmul", a, b, **kw)  # shapes of CPU tensors are torch's to refuse in the public call
+WRONG_HERE = [
+    (lambda: addmm(f32(3), f32(3, 4), f32(5, 3)), ShapeError, "addmm: mat1 is (3, 4) but mat2 is (5, 3): inner sizes"),
+    (lambda: addmm(f32(4), f32(3, 4), f32(4, 5)), ShapeError, "addmm: input is (4,) but the result is (3, 5)"),
+    (lambda: addmm(f32(3), f32(2, 3, 4), f32(4, 3)), ShapeError, "need matrices (M, K) and (K, N), or matmul"),
+    (lambda: addmm(f32(1), f32(1, 1).long(), f32(1, 1)), DtypeError, "mat1 is torch.int64 but mat2 is torch.float32"),
+    (lambda: addmm(*(f32(1, 1).long(),) * 3), DtypeError, "addmm: mat1 is torch.int64; need a floating dtype"),
+    (lambda: addmm(*(f32(1, 1),) * 3, alpha=f32()), TypeError, "addmm: alpha is a torch.Tensor; need a number"),
+    (lambda: bmm(f32(3, 4), f32(4, 3)), ShapeError, "bmm: input is (3, 4) but mat2 is (4, 3); need batches (Z, M, K)"),
+    (lambda: bmm(f32(1, 3, 4), f32(2, 4, 3)), ShapeError, "batch sizes 1 and 2 differ; matmul and sgemm broadcast"),
+    (lambda: bmm(f32(1, 3, 4), 1.0), TypeError, "bmm: mat2 is a float; need a torch.Tensor"),
+    (
+        lambda: baddbmm(f32(2, 3, 3), f32(1, 3, 4), f32(1, 4, 3)),
+        ShapeError,
+        "baddbmm: input is (2, 3, 3) but the result",
+    ),
+    (lambda: linear(f32(3, 4), f32(4, 5)), ShapeError, "linear: input is (3, 4) but weight is (4, 5); need an input"),
+    (lambda: linear(f32(3, 4), f32(2, 4, 5)), ShapeError, "linear: weight is (2, 4, 5); need (N, K) or (K,)"),
+    (lambda: linear(f32(3, 4), f32(5, 4), f32(4)), ShapeError, "linear: bias is (4,) but the result is (3, 5)"),
+    (
+        lambda: linear(f32(3, 4), prepare(f32(5, 4))),
+        ShapeError,
+        "prepared is (5, 4); need an input (..., K) and prepare(w",
+    ),
+    (lambda: linear(f32(3, 4), None), TypeError, "linear: weight is a NoneType; need a torch.Tensor"),
+    (
+        lambda: matmul(f32(2, 2).requires_grad_(), f32(2, 2), out=f32(2, 2)),
+        RuntimeError,
+        "matmul: out= is not differenti",
+    ),
+    (
+        lambda: matmul(f32(2, 2).to_sparse(), f32(2, 2), precision="ieee"),
+        ValueError,
+        "sparse and nested tensors and takes no",
+    ),
+]
 
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [*((partial(call, matmul), kind, text) for call, kind, text in WRONG), *WRONG_HERE],
+    ids=[w[2][:40] for w in (*WRONG, *WRONG_HERE)],
+)
+def test_wrong_calls_say_what_came_and_what_to_do(call, kind, text) -> None:
     with pytest.raises(kind, match=re.escape(text)):
-        call(both)
+        call()
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), [w for w in WRONG if w[1] in (ShapeError, OverlapError)])
+def test_the_kernels_side_refuses_the_same(call, kind, text) -> None:
+    with pytest.raises(kind, match=re.escape(text)):
+        call(partial(product, "matmul"))
 
 
 def test_errors_are_torchs_kind_too() -> None:
@@ -93,28 +150,36 @@ def cuda_but_fake(**options) -> Tensor:
         return torch.empty(4, 4, device="cuda", **options)
 
 
-def test_what_is_torchs(monkeypatch) -> None:
-    fake = cuda_but_fake()
-    assert _is_torchs(fake)  # a subclass: it has no memory to compute from
+def test_what_goes_straight_to_the_kernels(monkeypatch) -> None:
+    assert not _plain(cuda_but_fake())  # a subclass: it has no memory to compute from
     plain = torch.empty(4, 4)
-    assert _is_torchs(plain)  # on the CPU
-    monkeypatch.setattr(Tensor, "is_cuda", True)
-    assert not _is_torchs(plain) and not _is_torchs(Parameter(plain, requires_grad=False), None)
+    assert _plain(plain) and _plain(Parameter(plain), None)
     with torch.device("cpu"):  # a default device is no reason
-        assert not _is_torchs(plain)
-    assert _is_torchs(plain, plain.double())
-    assert _is_torchs(plain.to_sparse())
-    assert _is_torchs(plain, plain.clone().requires_grad_())
-    with torch.no_grad():
-        assert not _is_torchs(plain, plain.clone().requires_grad_())
-    assert _is_torchs(torch.nested.nested_tensor([plain, plain]))
+        assert _plain(plain)
+    assert not _plain(plain.to_sparse())
+    assert not _plain(torch.nested.nested_tensor([plain, plain]))
     with FakeTensorMode():
-        assert _is_torchs(plain)
+        assert not _plain(plain)
     with forward_ad.dual_level():
-        assert _is_torchs(plain)
-    torch.vmap(lambda t: t if _is_torchs(t) else pytest.fail("a mapped tensor is not plain"))(plain)
+        assert not _plain(plain)
+    torch.vmap(lambda t: pytest.fail("a mapped tensor is not plain") if _plain(t) else t)(plain)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert _is_torchs(plain)
+    assert not _plain(plain)
+
+
+def test_the_operator_serves_what_is_differentiated_and_no_other_plain_call(monkeypatch) -> None:
+    straight: list[str] = []
+    monkeypatch.setattr(calling, "product", lambda name, a, b, **_: straight.append(name) or torch.empty(4, 4))
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    x = torch.empty(4, 4)
+    matmul(x, x), addmm(x, x, x), linear(x, x)
+    assert straight == ["matmul", "addmm", "linear"]
+    matmul(x.double(), x.double())
+    matmul(x.clone().requires_grad_(), x)
+    assert len(straight) == 3
+    with torch.no_grad():
+        matmul(x.clone().requires_grad_(), x)
+    assert len(straight) == 4
 
 
 def test_an_output_overwritten_changes_its_version(device: str) -> None:

@@ -14,9 +14,10 @@ from triton_sgemm import plan as planning
 from triton_sgemm.algorithms import split, tensor_core
 from triton_sgemm.device import gpu
 from triton_sgemm.execute import in_panels
-from triton_sgemm.plan import plan
+from triton_sgemm.plan import _plan, plan
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import problem
+from triton_sgemm.product import _recipe
 from triton_sgemm.testing import Reference, errors, fp32_bound, guarded, ieee_bound, random_bound, reference, tf32_bound
 
 pytestmark = pytest.mark.gpu
@@ -260,9 +261,11 @@ def large(*shape: int) -> Tensor:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Takes this GPU for one where tensor cores were measured."""
     monkeypatch.setattr(planning, "MEASURED", (gpu(torch.cuda.current_device()).name,))
-    planning._plan.cache_clear()
+    _plan.cache_clear()
+    _recipe.cache_clear()
     yield
-    planning._plan.cache_clear()
+    _plan.cache_clear()
+    _recipe.cache_clear()
 
 
 def test_matmul_takes_tensor_cores_where_they_pay(measured: None) -> None:

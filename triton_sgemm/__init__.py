@@ -1,11 +1,26 @@
 """float32 matrix multiplication on GPUs, written in Triton.
 
-`matmul` follows `torch.matmul`'s rules, `sgemm` is BLAS's alpha * A @ B + beta * C.
+`matmul` follows `torch.matmul`'s rules, `sgemm` is BLAS's alpha * A @ B + beta * C; `addmm`, `bmm`, `baddbmm` and
+`linear` are torch's functions of these names.
 """
 
 from .errors import DeviceError, DtypeError, OverlapError, ShapeError
+from .functions import addmm, baddbmm, bmm, linear
 from .matmul import matmul, sgemm
 from .prepare import Prepared, prepare
 
 __version__ = "0.1.0"
-__all__ = ["DeviceError", "DtypeError", "OverlapError", "Prepared", "ShapeError", "matmul", "prepare", "sgemm"]
+__all__ = [
+    "DeviceError",
+    "DtypeError",
+    "OverlapError",
+    "Prepared",
+    "ShapeError",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "linear",
+    "matmul",
+    "prepare",
+    "sgemm",
+]

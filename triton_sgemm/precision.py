@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 PRECISIONS = ("ieee", "fp32", "tf32")
 
@@ -37,23 +36,3 @@ def torch_matmul_precision(value: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
-
-
-@contextmanager
-def no_less_accurate(precision: str | None, a: Tensor) -> Iterator[None]:
-    """While torch serves a float32 CUDA product: no autocast to half.
-
-    Raises ValueError where the caller asked for "ieee" or "fp32" but torch is set to use TF32: its
-    backward would, long after this call.
-    """
-    if a.dtype != torch.float32 or not a.is_cuda:
-        yield
-        return
-    if precision in ("ieee", "fp32") and torch.backends.cuda.matmul.fp32_precision == "tf32":
-        raise ValueError(
-            f"precision is {precision!r}, but torch serves this call (an operand requires a gradient, is a subclass, "
-            "or is traced) and is set to TF32; set torch.backends.cuda.matmul.fp32_precision = 'ieee', or detach the "
-            "operands"
-        )
-    with torch.autocast("cuda", enabled=False):
-        yield

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from .errors import DeviceError, DtypeError, OverlapError, ShapeError
 
+LABELS = ("a", "b", "c")  # what a caller's operands are called in errors, unless a function has other names
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -131,14 +133,20 @@ def _fold(p: Problem) -> Problem:
     )
 
 
+def check_tensors(name: str, **tensors: Tensor | None) -> None:
+    """Raises TypeError for what is no tensor."""
+    for label, t in tensors.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name}: {label} is a {type(t).__name__}; need a torch.Tensor")
+
+
 def check_operands(name: str, **tensors: Tensor | None) -> None:
     """Raises TypeError, DtypeError or DeviceError unless the tensors share one dtype and one device."""
     first: tuple[str, Tensor] | None = None
     for label, t in tensors.items():
         if t is None:
             continue
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name}: {label} is a {type(t).__name__}; need a torch.Tensor")
+        check_tensors(name, **{label: t})
         if first is None:
             first = label, t
         elif t.dtype != first[1].dtype:
@@ -153,18 +161,30 @@ def check_operands(name: str, **tensors: Tensor | None) -> None:
             )
 
 
-def product_shape(name: str, a: Tensor, b: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def check_numbers(name: str, **numbers: float) -> None:
+    """Raises TypeError for a factor that is a tensor."""
+    for label, number in numbers.items():
+        if isinstance(number, Tensor):
+            raise TypeError(f"{name}: {label} is a torch.Tensor; need a number, for instance {label}.item()")
+
+
+def product_shape(
+    name: str, a: Tensor, b: Tensor, labels: tuple[str, str, str] = LABELS
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The shape of `torch.matmul(a, b)`, and those of A and B as broadcast batches of matrices.
 
     Raises ShapeError for a 0-D operand, inner sizes that differ and batches that do not broadcast.
     """
-    shapes = f"{name}: a is {tuple(a.shape)} but b is {tuple(b.shape)}"
+    of_a, of_b, _ = labels
+    shapes = f"{name}: {of_a} is {tuple(a.shape)} but {of_b} is {tuple(b.shape)}"
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"{shapes}: need 1-D tensors at least; multiply by a number with *")
     M, K = (1, a.shape[0]) if a.ndim == 1 else a.shape[-2:]
     inner, N = (b.shape[0], 1) if b.ndim == 1 else b.shape[-2:]
     if inner != K:
-        raise ShapeError(f"{shapes}: inner sizes {K} and {inner} differ; need a (..., M, K) and b (..., K, N)")
+        raise ShapeError(
+            f"{shapes}: inner sizes {K} and {inner} differ; need {of_a} (..., M, K) and {of_b} (..., K, N)"
+        )
     try:
         batch = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])) if a.ndim > 2 or b.ndim > 2 else ()
     except RuntimeError:
@@ -176,14 +196,23 @@ def product_shape(name: str, a: Tensor, b: Tensor) -> tuple[tuple[int, ...], tup
     return result, (*batch, M, K), (*batch, K, N)
 
 
-def expand_c(name: str, c: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """`c` as a view of the result's shape; raises ShapeError where it does not broadcast to it."""
+def expand_c(name: str, c: Tensor, shape: tuple[int, ...], label: str = "c") -> Tensor:
+    """`c`, called `label`, as a view of the result's shape; raises ShapeError where it does not broadcast to it."""
     try:
         return c.expand(shape)
     except RuntimeError:
         raise ShapeError(
-            f"{name}: c is {tuple(c.shape)} but the result is {shape}; need a c that broadcasts to it"
+            f"{name}: {label} is {tuple(c.shape)} but the result is {shape}; need one that broadcasts to it"
         ) from None
+
+
+def as_matrices(t: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """`t`, of the result's shape, with the rows and columns that 1-D operands leave out of it; a view."""
+    if b.ndim == 1:
+        t = t[..., None]
+    if a.ndim == 1:
+        t = t[..., None, :]
+    return t
 
 
 def check_out_shape(name: str, out: Tensor, shape: tuple[int, ...]) -> None:
@@ -192,7 +221,15 @@ def check_out_shape(name: str, out: Tensor, shape: tuple[int, ...]) -> None:
         raise ShapeError(f"{name}: out is {tuple(out.shape)} but the result is {shape}; pass an out of that shape")
 
 
-def check_out(name: str, out: Tensor, shape: tuple[int, ...], a: Tensor, b: Tensor, c: Tensor | None) -> None:
+def check_out(
+    name: str,
+    out: Tensor,
+    shape: tuple[int, ...],
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    labels: tuple[str, str, str] = LABELS,
+) -> None:
     """Raises unless `out` has the result's shape and no element of it lies where another value is needed.
 
     `out` may be `c` itself: each element is read before it is written.
@@ -203,8 +240,8 @@ def check_out(name: str, out: Tensor, shape: tuple[int, ...], a: Tensor, b: Tens
             f"{name}: out has strides {out.stride()} for shape {shape}, so that elements share memory; "
             "pass out.contiguous() or a fresh tensor"
         )
-    for label, t in (("a", a), ("b", b), ("c", c)):
-        if t is None or (label == "c" and _same_view(t, out)):
+    for label, t in zip(labels, (a, b, c), strict=True):
+        if t is None or (label == labels[2] and _same_view(t, out)):
             continue
         if _share_memory(t, out):
             raise OverlapError(

@@ -1,0 +1,134 @@
+"""What every public function does with its operands: check them, then the kernels at once, or the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from .algorithms.split import Planes
+from .errors import DtypeError
+from .op import by_torch, gemm
+from .precision import check_precision, resolved
+from .prepare import Prepared
+from .problem import LABELS, as_matrices, check_operands, check_out, check_out_shape, expand_c, product_shape
+from .product import product
+
+
+def call(
+    name: str,
+    a: Tensor,
+    b: Tensor | Prepared,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Tensor | None = None,
+    out: Tensor | None = None,
+    precision: str | None = None,
+    labels: tuple[str, str, str] = LABELS,
+) -> Tensor:
+    """alpha * A @ B + beta * C by `torch.matmul`'s rules, for the public function `name`.
+
+    Float32 CUDA tensors of which nobody takes notice go straight to `product`, all others to the operator.
+    """
+    check_precision(name, precision)
+    b, planes, precision = _unpacked(name, b, precision, labels)
+    plain = _plain(a, b, c, out)
+    if plain and _ready(a, b, c, out):
+        return product(
+            name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=precision, planes=planes, labels=labels
+        )
+
+    a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
+    check_operands(name, **{labels[0]: a, labels[1]: b, labels[2]: c, "out": out})
+    shape = product_shape(name, a, b, labels)[0]
+    if c is not None:
+        check_floating(name, labels[0], a)
+        c = expand_c(name, c, shape, labels[2])
+    if out is not None:
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, c, out)):
+            raise RuntimeError(
+                f"{name}: out= is not differentiable, but a tensor of this call requires a gradient; leave out= away, "
+                "detach that tensor, or call under torch.no_grad()"
+            )
+        if plain:
+            check_out(name, out, shape, a, b, c, labels)
+        else:
+            check_out_shape(name, out, shape)
+    if _dense(a, b, c):
+        if not torch.compiler.is_compiling():  # a compiled graph asks torch's switch each time it runs
+            precision = resolved(precision)
+        A, B = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
+        C = None if c is None else as_matrices(c, a, b)
+        result = gemm(A, B, C, float(alpha), float(beta), precision)
+        result = result if result.shape == shape else result.reshape(shape)
+    elif precision is None:
+        result = by_torch(a, b, c, alpha, beta)
+    else:
+        raise ValueError(
+            f"{name}: torch multiplies sparse and nested tensors and takes no precision; leave precision= away, "
+            "or pass dense tensors"
+        )
+    return result if out is None else out.copy_(result)
+
+
+def _unpacked(
+    name: str, b: Tensor | Prepared, precision: str | None, labels: tuple[str, str, str]
+) -> tuple[Tensor, Planes | None, str | None]:
+    """b as a tensor, its planes where it was prepared, and the precision that holds then."""
+    if not isinstance(b, Prepared):
+        return b, None, precision
+    if precision not in (None, b.precision):
+        raise ValueError(
+            f"{name}: precision is {precision!r} but {labels[1]} was prepared for {b.precision!r}; "
+            f"use prepare(b, {precision!r})"
+        )
+    return b.current(name), b.planes, b.precision
+
+
+def check_floating(name: str, label: str, t: Tensor) -> None:
+    """Raises DtypeError for integers, which factors and a C do not go with."""
+    if isinstance(t, Tensor) and not (t.is_floating_point() or t.is_complex()):
+        raise DtypeError(f"{name}: {label} is {t.dtype}; need a floating dtype, for instance {label}.float()")
+
+
+def _under_autocast(t: Tensor) -> Tensor:
+    """An operand as the operator would take it, where autocast is on: float32 in place of anything shorter."""
+    short = isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16)
+    return t.float() if short and torch.is_autocast_enabled(t.device.type) else t
+
+
+def _dense(*tensors: Tensor | None) -> bool:
+    return all(t is None or (t.layout == torch.strided and not t.is_nested) for t in tensors)
+
+
+def _plain(*tensors: Tensor | None) -> bool:
+    """Whether these are tensors with memory of their own that no compiler, tracer, mode or transform watches."""
+    if (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    for t in tensors:
+        if t is not None and (
+            type(t) not in (Tensor, Parameter)
+            or t.layout != torch.strided
+            or t.is_nested
+            or torch._C._functorch.is_functorch_wrapped_tensor(t)
+        ):
+            return False
+    return True
+
+
+def _ready(a: Tensor, *others: Tensor | None) -> bool:
+    """Whether plain tensors are float32 on one GPU and not differentiated: `check_operands` would find nothing."""
+    differentiable, device = torch.is_grad_enabled(), a.device
+    for t in (a, *others):
+        if t is not None and (
+            t.dtype != torch.float32 or not t.is_cuda or t.device != device or (differentiable and t.requires_grad)
+        ):
+            return False
+    return True

@@ -1,0 +1,202 @@
+"""The operator `triton_sgemm::gemm`: alpha * A @ B + beta * C with all that PyTorch asks of one of its own.
+
+    gemm(Tensor a, Tensor b, Tensor? c, float alpha, float beta, str? precision) -> Tensor
+
+Shapes    a (..., M, K), b (..., K, N), batch dimensions broadcast; c broadcastable to the result (..., M, N).
+Returns   a fresh, contiguous tensor: nothing is written in place, so that there is nothing to functionalize.
+Computes  float32 on CUDA by `product`, in `precision` (None: what torch's switch says when it runs); any other device
+          and dtype by torch.matmul, which knows no precision. float64 on the CPU is what gradcheck checks.
+Gradient  products by the same operator in the same precision, of views: of A and B transposed nothing is copied, a
+          gradient lies in memory as its operand does, and only those that are needed are computed. Dimensions that an
+          operand was broadcast over are summed by the product itself: they are rows or columns of a deeper K.
+vmap      one more batch dimension.
+autocast  float16 and bfloat16 operands become float32, as torch does for the functions it keeps in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .problem import expand_c, product_shape
+from .product import product
+
+NAME = "triton_sgemm::gemm"
+
+
+def gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
+    """The operator; as a function under torch.func and in forward mode, for which an operator cannot register."""
+    if forward_ad._current_level >= 0:
+        return _Dual.apply(a, b, c, alpha, beta, precision)
+    if torch._C._are_functorch_transforms_active():
+        return _Gemm.apply(a, b, c, alpha, beta, precision)
+    return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
+
+
+def by_torch(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+    """The same by torch.matmul, each step in the tensors' dtype."""
+    if alpha == 0:
+        result = a.new_zeros(product_shape("gemm", a, b)[0])
+    else:
+        result = torch.matmul(a, b)
+        result = result if alpha == 1 else alpha * result
+    return result if c is None or beta == 0 else torch.add(result, c, alpha=beta)
+
+
+torch.library.define(NAME, "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, str? precision) -> Tensor")
+
+
+def _elsewhere(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
+    _shape(a, b, c)
+    return by_torch(a, b, c, alpha, beta).contiguous()
+
+
+def _on_cuda(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
+    if a.dtype != torch.float32:
+        return _elsewhere(a, b, c, alpha, beta, precision)
+    return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
+
+
+def _fake(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
+    return a.new_empty(_shape(a, b, c))
+
+
+torch.library.impl(NAME, "CompositeExplicitAutograd", _elsewhere)
+torch.library.impl(NAME, "CUDA", _on_cuda)
+torch.library.register_fake(NAME, _fake)
+torch.library.register_autocast(NAME, "cuda", torch.float32)
+torch.library.register_autocast(NAME, "cpu", torch.float32)
+
+
+def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
+    shape = product_shape("gemm", a, b)[0]
+    if c is not None:
+        expand_c("gemm", c, shape)
+    return shape
+
+
+# ---- vmap
+
+
+def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    return torch.ops.triton_sgemm.gemm(*_unmapped(info, in_dims, *args)), 0
+
+
+torch.library.register_vmap(NAME, _vmap)
+
+
+def _unmapped(
+    info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None, *rest: Any
+) -> tuple[Any, ...]:
+    """The operator's arguments with what is mapped as one more batch dimension, the first."""
+    a_dim, b_dim, c_dim = in_dims[:3]
+    rank = max(a.ndim - (a_dim is not None), b.ndim - (b_dim is not None))
+    a, b, c = _batched(a, a_dim, rank), _batched(b, b_dim, rank), None if c is None else _batched(c, c_dim, rank)
+    if a_dim is None and b_dim is None:  # only c is mapped
+        a = a.expand(info.batch_size, *(1,) * (rank - a.ndim), *a.shape)
+    return a, b, c, *rest
+
+
+def _batched(t: Tensor, dim: int | None, rank: int) -> Tensor:
+    """`t` with what is mapped first, before `rank` dimensions."""
+    if dim is None:
+        return t
+    t = t.movedim(dim, 0)
+    return t[(slice(None), *(None,) * (rank + 1 - t.ndim))]
+
+
+# ---- derivatives
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
+    ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    ctx.by_columns = _by_columns(a), _by_columns(b)
+    a_needs, b_needs = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(a if b_needs else None, b if a_needs else None)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    a_needs, b_needs, c_needs = ctx.needs_input_grad[:3]
+    of_a = of_b = of_c = None
+    if a_needs:
+        of_a = _product_like(gradient, b.mH, ctx.shapes[0], ctx.by_columns[0], ctx.alpha, ctx.precision)
+    if b_needs:
+        of_b = _product_like(a.mH, gradient, ctx.shapes[1], ctx.by_columns[1], ctx.alpha, ctx.precision)
+    if c_needs:
+        of_c = gradient.sum_to_size(ctx.shapes[2])
+        of_c = of_c if ctx.beta == 1 else ctx.beta * of_c
+    return of_a, of_b, of_c, None, None, None
+
+
+torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
+
+
+def _by_columns(t: Tensor) -> bool:
+    """Whether a matrix of `t` lies column by column in memory."""
+    return t.stride(-2) == 1 and t.stride(-1) != 1
+
+
+def _product_like(
+    x: Tensor, y: Tensor, shape: Sequence[int], by_columns: bool, alpha: float, precision: str | None
+) -> Tensor:
+    """alpha * x @ y, summed over the batch dimensions that `shape` lacks or has once; by columns where asked."""
+    if by_columns:
+        turned = (*shape[:-2], shape[-1], shape[-2])
+        return _product_like(y.mT, x.mT, turned, False, alpha, precision).mT
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    own = (*(1,) * (len(batch) + 2 - len(shape)), *shape[:-2])
+    summed = [i for i, size in enumerate(batch) if own[i] != size]
+    if summed:
+        x = _deepened(x.expand(*batch, *x.shape[-2:]), summed, -1)
+        y = _deepened(y.expand(*batch, *y.shape[-2:]), summed, -2)
+    return gemm(x, y, None, alpha, 0.0, precision).reshape(shape)
+
+
+def _deepened(t: Tensor, summed: list[int], k: int) -> Tensor:
+    """`t` with its batch dimensions `summed` made part of its dimension `k`, a view where the strides allow."""
+    first = t.ndim + k - len(summed)
+    last = t.ndim + k
+    t = t.movedim(summed, tuple(range(first, last)))
+    return t.reshape(*t.shape[:first], math.prod(t.shape[first : last + 1]), *t.shape[last + 1 :])
+
+
+class _Gemm(torch.autograd.Function):
+    """The operator as a function, which torch.func can transform."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
+        return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
+
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        return gemm(*_unmapped(info, in_dims, *args)), 0
+
+
+class _Dual(_Gemm):
+    """The same with a derivative in forward mode; torch.compile does not take those."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dc: Tensor | None, *_: None) -> Tensor | None:
+        """alpha * (dA @ B + A @ dB) + beta * dC."""
+        a, b = ctx.saved_tensors
+        shape = product_shape("gemm", a, b)[0]
+        tangent = None if dc is None else ctx.beta * dc.expand(shape)
+        for x, y in ((da, b), (a, db)):
+            if x is not None and y is not None:
+                tangent = gemm(x, y, tangent, ctx.alpha, 0.0 if tangent is None else 1.0, ctx.precision)
+        return tangent

@@ -1,0 +1,107 @@
+"""From tensors to a problem, a plan and its execution: the kernels, without what PyTorch asks of an operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from .algorithms.split import Planes
+from .device import gpu
+from .execute import execute
+from .plan import Plan, plan
+from .precision import resolved
+from .problem import LABELS, Problem, as_matrices, check_out, check_out_shape, expand_c, problem, product_shape
+
+Lie = tuple[tuple[int, ...], tuple[int, ...]]  # a tensor's shape and strides
+
+
+def product(
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Tensor | None = None,
+    out: Tensor | None = None,
+    precision: str | None = "ieee",
+    planes: Planes | None = None,
+    labels: tuple[str, str, str] = LABELS,
+) -> Tensor:
+    """alpha * A @ B + beta * C by this package's kernels, whatever the device: CPU tensors need Triton's interpreter.
+
+    Shapes    by `torch.matmul`'s rules; c broadcastable to the result.
+    Returns   float32, contiguous; or `out`, its strides kept.
+    Raises    ShapeError and OverlapError, which call the operands `labels`.
+    `planes` are b's, where it was prepared. Nothing is recorded for autograd.
+    """
+    if out is not None and out.is_neg():
+        check_out_shape(name, out, product_shape(name, a, b, labels)[0])
+        return out.copy_(
+            product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision, planes=planes, labels=labels)
+        )
+    a, b = a.resolve_neg(), b.resolve_neg()
+    if c is not None:
+        c = c.resolve_neg()
+    shape, p, chosen = _recipe(
+        name,
+        labels,
+        (a.shape, a.stride()),
+        (b.shape, b.stride()),
+        None if c is None else (c.shape, c.stride()),
+        None if out is None else (out.shape, out.stride()),
+        alpha != 0,
+        beta != 0,
+        a.device.index if a.is_cuda else None,
+        resolved(precision),
+        planes is not None,
+    )
+    if (alpha, beta) not in ((1, 0), (p.alpha, p.beta)):
+        p = replace(p, alpha=float(alpha) if p.alpha else 0.0, beta=float(beta))
+    if out is None:
+        result = torch.empty(shape, dtype=torch.float32, device=a.device)
+    else:
+        check_out(name, out, shape, a, b, None if c is None else c.expand(shape), labels)
+        result = out
+    execute(chosen, p, a, b, c, result, planes)
+    if out is not None and not out.is_inference():
+        increment_version(out)  # autograd must notice that a tensor it saved was overwritten
+    return result
+
+
+@lru_cache(4096)
+def _recipe(
+    name: str,
+    labels: tuple[str, str, str],
+    a: Lie,
+    b: Lie,
+    c: Lie | None,
+    out: Lie | None,
+    alpha: bool,
+    beta: bool,
+    index: int | None,
+    precision: str,
+    prepared: bool,
+) -> tuple[tuple[int, ...], Problem, Plan]:
+    """The result's shape, the problem and its plan: they follow from how the tensors lie, and are found once.
+
+    alpha and beta are 1 in it, or 0 where they are.
+    """
+    A, B = _like(a), _like(b)
+    shape, a_shape, b_shape = product_shape(name, A, B, labels)
+    C = None if c is None else as_matrices(expand_c(name, _like(c), shape, labels[2]), A, B)
+    if out is not None:
+        check_out_shape(name, _like(out), shape)
+    R = as_matrices(torch.empty(shape, device="meta") if out is None else _like(out), A, B)
+    A = A if A.ndim > 1 else A[None, :]
+    B = B if B.ndim > 1 else B[:, None]
+    p = problem(A.expand(a_shape), B.expand(b_shape), C, R, float(alpha), float(beta))
+    return shape, p, plan(p, None if index is None else gpu(index), precision, prepared)
+
+
+def _like(t: Lie) -> Tensor:
+    return torch.empty_strided(*t, device="meta")
