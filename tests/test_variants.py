@@ -115,7 +115,7 @@ def test_compiled_code(compiled: list[Compiled]) -> None:
             assert c.arch != 90 or (c.opcodes["HGMMA"] and c.tf32 == ("tf32" in c.variant)), what
             continue
         # between the loops of fp16x3 and fp16x1 an element that is left to float32 takes registers
-        assert c.spills <= {"fp16x3_128x128x64": 40, "fp16x1_128x256x64": 400}.get(c.variant, 0), what
+        assert c.spills <= {"fp16x3_128x128x64": 50, "fp16x1_128x256x64": 30}.get(c.variant, 0), what
         assert c.opcodes["FFMA"] + c.opcodes["FFMA2"] > 0, what
         tensor = VARIANTS[c.variant].precision != "ieee"
         on_tensor_cores = sum(c.opcodes[op] for op in ("HMMA", "HGMMA", "UTCHMMA"))

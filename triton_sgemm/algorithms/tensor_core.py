@@ -186,6 +186,17 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
+def fails(main, inside, rows, cols, TERMS: gl.constexpr, ACC: gl.constexpr):
+    """1 for each element that may lack too much."""
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
+    lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(1, ACC))
+    lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(0, ACC))
+    good = gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) <= gl.abs(main)  # NaN is not
+    return (inside & ~good).to(gl.int32)
+
+
+@gluon.jit
 def consumer(
     a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_rows, b_rows, extreme, c_ptr, out_ptr,
     left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
@@ -275,11 +286,7 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
-        lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, ROW)
-        lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, COL)
-        fails = inside & ~(gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) <= gl.abs(main))
-        failed = gl.sum(gl.sum(fails.to(gl.int32), 1), 0)
+        failed = gl.sum(gl.sum(fails(main, inside, rows, cols, TERMS, ACC), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
         piece_m = pid_m * CONSUMERS + W
@@ -295,7 +302,8 @@ def consumer(
         elif failed > 0:
             # a bit an element
             WORDS: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
-            bits = fails.to(gl.int32) << (gl.expand_dims(gl.arange(0, BLOCK_N, COL), 0) % 32)
+            bits = fails(main, inside, rows, cols, TERMS, ACC)  # again: they would not fit beside `main`
+            bits = bits << (gl.expand_dims(gl.arange(0, BLOCK_N, COL), 0) % 32)
             words = gl.convert_layout(gl.sum(gl.reshape(bits, [WM, BLOCK_N // 32, 32]), 2), WORDS)
             word_m = gl.expand_dims(gl.arange(0, WM, gl.SliceLayout(1, WORDS)), 1)
             word_n = gl.expand_dims(gl.arange(0, BLOCK_N // 32, gl.SliceLayout(0, WORDS)), 0)
