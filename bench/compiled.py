@@ -150,10 +150,15 @@ def _disassemble(variant: Variant, arch: int, cubin: Path, shared: int, tf32: bo
 
 def read_all(archs: list[int], patterns: list[str] | None = None, general: bool = False) -> list[Compiled]:
     """`read` for variants and architectures, in processes that compile even if this one interprets."""
-    options = ["--variants", *(patterns or ["*"]), *(["--general"] if general else [])]
+    names = [v.name for v in select(patterns or ["*"])]
+    shares = max(
+        1, (os.cpu_count() or 1) // len(archs)
+    )  # of the variants, where there are more cores than architectures
+    jobs = [(arch, names[nth::shares]) for arch in archs for nth in range(min(shares, len(names)))]
 
-    def compile_for(arch: int) -> list[Compiled]:
-        command = [sys.executable, "-m", "bench.compiled", "--arch", str(arch), *options]
+    def compiled(job: tuple[int, list[str]]) -> list[Compiled]:
+        options = ["--arch", str(job[0]), "--variants", *job[1], *(["--general"] if general else [])]
+        command = [sys.executable, "-m", "bench.compiled", *options]
         environment = os.environ | {"TRITON_INTERPRET": "0"}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=Path(__file__).parent.parent
@@ -163,7 +168,7 @@ def read_all(archs: list[int], patterns: list[str] | None = None, general: bool 
         return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [c for found in pool.map(compile_for, archs) for c in found]
+        return [c for found in pool.map(compiled, jobs) for c in found]
 
 
 def main() -> None:
