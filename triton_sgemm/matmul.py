@@ -19,7 +19,7 @@ def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precis
     Computes  float32 CUDA operands in one of three precisions (docs/accuracy.md has the bounds):
               "ieee": every step one float32 fused multiply-add. K in order; where there are few outputs for a deep K,
               and where N or M is 16 or less, in parts that are added in a fixed order.
-              "fp32": errors no larger than those on random data, and a proven bound on any finite data, from tensor
+              "fp32": on random data errors no larger than those, and a proven bound on any finite data, from tensor
               cores where that is faster; what they could not serve well, Inf and NaN among it, is done as "ieee", so
               that an element's bits may depend on others of its tile.
               "tf32": as accurate as cuBLAS with TF32, from tensor cores where that is faster.
