@@ -7,6 +7,15 @@ import triton.language as tl
 
 
 @triton.jit
+def count(batch):
+    """How many products a batch has."""
+    products = 1
+    for axis in tl.static_range(len(batch)):
+        products *= batch[axis]
+    return products
+
+
+@triton.jit
 def offset(z, batch, steps):
     """The sum of the steps to the z-th product, the batch's last dimension first; int64: a parent may be very large."""
     at = tl.cast(0, tl.int64)

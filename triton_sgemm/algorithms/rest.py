@@ -17,7 +17,7 @@ from ..device import gpu
 from ..launch import Launch
 from ..problem import Problem
 from . import fma
-from ._walk import offset, place
+from ._walk import count, offset, place
 
 TILE = fma.TILES[0]
 STEP = 1024  # of K, for a single element
@@ -85,9 +85,7 @@ def rest_kernel(
     STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
     MARK_M: gl.constexpr, MARK_N: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
-    products = 1
-    for axis in gl.static_range(len(batch)):
-        products *= batch[axis]
+    products = count(batch)
 
     # single elements, from A and B where they lie
     WORDS: gl.constexpr = MARK_M * MARK_N // 32

@@ -48,7 +48,7 @@ from ..variants import Variant
 from . import fma, rest, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._gluon import available as fma_available
-from ._walk import offset, place
+from ._walk import count, offset, place
 from .split import Planes, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -140,9 +140,7 @@ def producer(
     PLANES: gl.constexpr = 2 if TERMS == 3 else 1
     tiles_m = (M - 1) // BLOCK_M + 1
     tiles_n = (N - 1) // BLOCK_N + 1
-    products = 1
-    for axis in gl.static_range(len(batch)):
-        products *= batch[axis]
+    products = count(batch)
     it = 0
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
         z = tile // (tiles_m * tiles_n)
@@ -212,9 +210,7 @@ def consumer(
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     tiles_m = (M - 1) // BLOCK_M + 1
     tiles_n = (N - 1) // BLOCK_N + 1
-    products = 1
-    for axis in gl.static_range(len(batch)):
-        products *= batch[axis]
+    products = count(batch)
     it = 0
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
         z = tile // (tiles_m * tiles_n)
@@ -443,8 +439,8 @@ def launch(
     marks = p.batches * cdiv(p.M, rest.TILE.BLOCK_M) * cdiv(p.N, rest.TILE.BLOCK_N) * pieces
     sources = [source_of_a(p, a)] if prepared else [source_of_a(p, a), source_of_b(p, b)]
     (own, *others), splitting, zeros = split.launch(sources, tile.planes, 4 + marks)
-    count = p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n)
-    strays = torch.empty(count * (1 + half_m * half_n // 32), dtype=torch.int32, device=out.device)
+    halves = p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n)
+    strays = torch.empty(halves * (1 + half_m * half_n // 32), dtype=torch.int32, device=out.device)
     left = rest.Left(half_m, half_n, zeros, strays)
     multiplying = _multiply(p, own, prepared or others[0], c, out, left, tile, splitting)
     return rest.launch(p, a, b, c, out, left, multiplying)
