@@ -2,49 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from .algorithms import dot, fma, parts, rows, tensor_core
+from .algorithms import dot, fma, parts, relay, rows, tensor_core
 from .algorithms.split import Planes
 from .launch import Launch, cdiv
 from .plan import Plan
 from .problem import Problem
+from .recorded import Alpha, Beta, Recorded
+
+
+@dataclass(frozen=True)
+class Execution:
+    """`plan` for the problem `p`, on any tensors that lie as `p` says: what was launched once is not made again.
+
+    alpha and beta of `p` only tell whether they are 0.
+    """
+
+    plan: Plan
+    p: Problem
+    recorded: dict[Hashable, Recorded] = field(default_factory=dict)
+
+    def run(
+        self,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None,
+        out: Tensor,
+        alpha: float,
+        beta: float,
+        prepared: Planes | None = None,
+    ) -> None:
+        """Computes it into `out`, on `out`'s device and its current stream.
+
+        `prepared` holds B split before, for plans that split.
+        """
+        if out.numel() == 0:
+            return
+        alpha = alpha if self.p.alpha else 0.0
+        try:
+            if out.is_cuda:
+                self._run(a, b, c, out, alpha, beta, prepared)
+                return
+        except torch.OutOfMemoryError:
+            pass
+        execute(self.plan, replace(self.p, alpha=float(alpha), beta=float(beta)), a, b, c, out, prepared)
+
+    def _run(
+        self, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, prepared: Planes | None
+    ) -> None:
+        given = [a, b, c, out, *([] if prepared is None else [prepared.room, prepared.rows, prepared.high])]
+        key = self._key(a, b, c, out)
+        if key in self.recorded:
+            self.recorded[key].run(given, alpha, beta)
+            return
+        a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
+        given[:4] = a, b, c, out
+        p = replace(self.p, alpha=Alpha(alpha), beta=Beta(beta))
+        self.recorded[key] = Recorded(launch(self.plan, p, a, b, c, out, prepared), given, out.device)
+
+    def _key(self, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> Hashable:
+        """What decides how operands are read besides their shapes and strides: addresses, and where memory ends."""
+        return (
+            a.data_ptr() % 16,
+            b.data_ptr() % 16,
+            None if c is None else c.data_ptr() % 16,
+            out.data_ptr() % 16,
+            self.p.M % 4 == 0 or relay.ends_whole(a),
+            self.p.N % 4 == 0 or relay.ends_whole(b),
+        )
+
+
+def launch(
+    plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, prepared: Planes | None = None
+) -> Launch:
+    """The launch that computes `p` into `out` as `plan` says; raises torch.OutOfMemoryError where its rooms do not fit.
+
+    `prepared` holds B split before, for plans that split.
+    """
+    if isinstance(plan.tile, tensor_core.Tile):
+        return tensor_core.launch(p, a, b, c, out, plan.tile, prepared)
+    if plan.transposed:
+        p, a, b = p.transposed(), b, a
+    if isinstance(plan.tile, rows.Tile):
+        return rows.launch(p, a, b, c, out, plan.tile)
+    tiled: Callable[..., Launch]
+    if isinstance(plan.tile, fma.Tile):
+        tiled = partial(fma.launch, tile=plan.tile, relay_a=plan.relay)
+    else:
+        tiled = partial(dot.launch, tile=plan.tile, relay_b=plan.relay)
+    if plan.depth >= p.K:
+        return tiled(p, a, b, c, out)
+    room = torch.empty((cdiv(p.K, plan.depth), *p.batch, p.M, p.N), dtype=torch.float32, device=out.device)
+    part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
+    return parts.launch(p, room, c, out, tiled(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0)))
 
 
 def execute(
     plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, prepared: Planes | None = None
 ) -> None:
-    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream.
-
-    `prepared` holds B split before, for plans that split.
-    """
+    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream."""
     if out.numel() == 0:
         return
-    if plan.transposed:
-        p, a, b = p.transposed(), b, a
     if isinstance(plan.tile, tensor_core.Tile):
         in_panels(plan.tile, p, a, b, c, out, prepared)
-        return
-    if isinstance(plan.tile, rows.Tile):
-        rows.launch(p, a, b, c, out, plan.tile).run(out.device)
-        return
-    launch: Callable[..., Launch]
-    if isinstance(plan.tile, fma.Tile):
-        launch = partial(fma.launch, tile=plan.tile, relay_a=plan.relay)
     else:
-        launch = partial(dot.launch, tile=plan.tile, relay_b=plan.relay)
-    if plan.depth >= p.K:
-        launch(p, a, b, c, out).run(out.device)
-        return
-    room = torch.empty((cdiv(p.K, plan.depth), *p.batch, p.M, p.N), dtype=torch.float32, device=out.device)
-    part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
-    launch(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0)).run(out.device)
-    parts.launch(p, room, c, out).run(out.device)
+        launch(plan, p, a, b, c, out).run(out.device)
 
 
 SMALLEST_PANEL = 1024  # rows or columns
@@ -65,7 +133,7 @@ def in_panels(
     have been written.
     """
     try:
-        launch = tensor_core.launch(p, a, b, c, out, tile, prepared)
+        whole = tensor_core.launch(p, a, b, c, out, tile, prepared)
     except torch.OutOfMemoryError as e:
         by_rows = p.M >= p.N or prepared is not None
         size = p.M if by_rows else p.N
@@ -76,7 +144,7 @@ def in_panels(
                 'are not there; free some, or pass precision="ieee", which needs none'
             ) from e
     else:
-        launch.run(out.device)
+        whole.run(out.device)
         return
     half = cdiv(cdiv(size, 2), tile.BLOCK_N) * tile.BLOCK_N
     for first, last in ((0, half), (half, size)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -24,8 +25,7 @@ MAX_PROGRAMS = 2**31 - 1  # along x of a grid; y and z hold 65535 only, so nothi
 class Launch:
     """`programs` instances of `kernel`, called with `args` and `options` (constexprs, num_warps, num_stages).
 
-    `before` holds the launches whose results it reads, in order. Rooms that a launch counts in are set to 0 when it is
-    made: what has `before` runs once.
+    `before` holds the launches whose results it reads, in order; `clears` is memory that is set to 0 before it starts.
     """
 
     kernel: Any
@@ -33,26 +33,29 @@ class Launch:
     args: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     before: tuple[Launch, ...] = ()
+    clears: tuple[Tensor, ...] = ()
 
     def run(self, device: torch.device) -> None:
         """Launches on `device` and its current stream, after what comes before.
 
         Raises ValueError for more programs than a grid holds: CUDA would silently run none of them.
         """
+        for each in self.all():
+            each.start(device)
+
+    def start(self, device: torch.device) -> Any:
+        """Launches the kernel without what comes before it; returns the compiled kernel, None in the interpreter."""
         if self.programs > MAX_PROGRAMS:
             raise ValueError(
                 f"the product needs {self.programs} tiles but one launch holds {MAX_PROGRAMS}; "
                 "compute it in parts, for instance of rows or of the batch"
             )
         if self.programs == 0:
-            return
-        for earlier in self.before:
-            earlier.run(device)
-        if device.type != "cuda":  # the interpreter
-            self.kernel[(self.programs,)](*self.args, **self.options)
-            return
-        with torch.cuda.device(device):
-            self.kernel[(self.programs,)](*self.args, **self.options)
+            return None
+        for memory in self.clears:
+            memory.zero_()
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return self.kernel[(self.programs,)](*self.args, **self.options)
 
     def all(self) -> Iterator[Launch]:
         """It and what comes before, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -11,10 +10,10 @@ from torch.autograd.graph import increment_version
 
 from .algorithms.split import Planes
 from .device import gpu
-from .execute import execute
-from .plan import Plan, plan
+from .execute import Execution
+from .plan import plan
 from .precision import resolved
-from .problem import LABELS, Problem, as_matrices, check_out, check_out_shape, expand_c, problem, product_shape
+from .problem import LABELS, as_matrices, check_out, check_out_shape, expand_c, problem, product_shape
 
 Lie = tuple[tuple[int, ...], tuple[int, ...]]  # a tensor's shape and strides
 
@@ -47,7 +46,7 @@ def product(
     a, b = a.resolve_neg(), b.resolve_neg()
     if c is not None:
         c = c.resolve_neg()
-    shape, p, chosen = _recipe(
+    shape, execution = _recipe(
         name,
         labels,
         (a.shape, a.stride()),
@@ -60,14 +59,12 @@ def product(
         resolved(precision),
         planes is not None,
     )
-    if (alpha, beta) not in ((1, 0), (p.alpha, p.beta)):
-        p = replace(p, alpha=float(alpha) if p.alpha else 0.0, beta=float(beta))
     if out is None:
         result = torch.empty(shape, dtype=torch.float32, device=a.device)
     else:
         check_out(name, out, shape, a, b, None if c is None else c.expand(shape), labels)
         result = out
-    execute(chosen, p, a, b, c, result, planes)
+    execution.run(a, b, c, result, alpha, beta, planes)
     if out is not None and not out.is_inference():
         increment_version(out)  # autograd must notice that a tensor it saved was overwritten
     return result
@@ -86,11 +83,8 @@ def _recipe(
     index: int | None,
     precision: str,
     prepared: bool,
-) -> tuple[tuple[int, ...], Problem, Plan]:
-    """The result's shape, the problem and its plan: they follow from how the tensors lie, and are found once.
-
-    alpha and beta are 1 in it, or 0 where they are.
-    """
+) -> tuple[tuple[int, ...], Execution]:
+    """The result's shape, and how it is computed: they follow from how the tensors lie, and are found once."""
     A, B = _like(a), _like(b)
     shape, a_shape, b_shape = product_shape(name, A, B, labels)
     C = None if c is None else as_matrices(expand_c(name, _like(c), shape, labels[2]), A, B)
@@ -100,7 +94,7 @@ def _recipe(
     A = A if A.ndim > 1 else A[None, :]
     B = B if B.ndim > 1 else B[:, None]
     p = problem(A.expand(a_shape), B.expand(b_shape), C, R, float(alpha), float(beta))
-    return shape, p, plan(p, None if index is None else gpu(index), precision, prepared)
+    return shape, Execution(plan(p, None if index is None else gpu(index), precision, prepared), p)
 
 
 def _like(t: Lie) -> Tensor:

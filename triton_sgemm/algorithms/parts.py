@@ -57,8 +57,8 @@ def parts_kernel(
 BLOCK = {"BLOCK": 128, "PARTS": 16, "num_warps": 4}
 
 
-def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor) -> Launch:
-    """The launch that adds `parts`, (parts, *batch, M, N) and contiguous."""
+def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor, before: Launch) -> Launch:
+    """The launch that adds `parts`, (parts, *batch, M, N) and contiguous, which `before` computes."""
     c_strides = p.c_strides or p.out_strides
     args = (
         parts, out if c is None else c, out,
@@ -66,4 +66,4 @@ def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor) -> Launch:
         *c_strides[-2:], *p.out_strides[-2:], parts.stride(0),
     )  # fmt: skip
     programs = p.batches * cdiv(p.M * p.N, BLOCK["BLOCK"])
-    return Launch(parts_kernel, programs, args, {"HAS_C": p.c_strides is not None, **BLOCK})
+    return Launch(parts_kernel, programs, args, {"HAS_C": p.c_strides is not None, **BLOCK}, (before,))

@@ -64,8 +64,13 @@ def in_place(p: Problem, a: Tensor) -> bool:
     *rest, stride_am, stride_ak = p.a_strides
     if stride_am != 1 or a.data_ptr() % 16 or any(s % 4 for s in (*rest, stride_ak)):
         return False
-    end = int(a.storage_offset()) + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) + 1
-    return p.M % 4 == 0 or 4 * cdiv(end, 4) * 4 <= a.untyped_storage().nbytes()
+    return p.M % 4 == 0 or ends_whole(a)
+
+
+def ends_whole(t: Tensor) -> bool:
+    """Whether the tensor's memory reaches to the end of the 16 bytes that hold its last element."""
+    end = int(t.storage_offset()) + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+    return 4 * cdiv(end, 4) * 4 <= t.untyped_storage().nbytes()
 
 
 def moved(p: Problem, a: Tensor, needed: Tensor | None = None) -> tuple[Problem, Tensor, Launch]:

@@ -298,7 +298,7 @@ class Source:
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, Tensor]:
-    """Where one or two operands are split to, the launch that does it, and `spare` int32 zeros.
+    """Where one or two operands are split to, the launch that does it, and `spare` int32, 0 after it.
 
     `planes` is 2, or 1 without low planes.
     """
@@ -307,7 +307,7 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
     broken = [cdiv(s.panels, ALIGNED) * ALIGNED for s in sources]
     sizes = [*(2 * line for line in lines), *broken, spare, len(sources)]
-    zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+    zeros = torch.empty(sum(sizes), dtype=torch.int32, device=device)
     *parts, spared, highs = zeros.split(sizes)
 
     results: list[Planes] = []
@@ -327,7 +327,8 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
         for name, s in (("A", sources[a]), ("B", sources[b])):
             options |= {f"{name}_X": s.block[0], f"{name}_K": s.block[1], f"{name}_ONCE": s.chunks == 1}
         programs = [programs[a], programs[b] if a != b else 0]
-        return Launch(kernel, sum(programs), (*arguments[a], *arguments[b], sources[0].K, *programs), options, before)
+        args = (*arguments[a], *arguments[b], sources[0].K, *programs)
+        return Launch(kernel, sum(programs), args, options, before, () if before else (zeros,))
 
     programs = [s.panels * s.chunks for s in sources]
     alike = len({s.num_warps for s in sources}) == 1
