@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 class Kernel:
     """Stands in for a kernel and for what it compiles to: it keeps the arguments of each start."""
 
+    __name__ = "kernel"
     arg_names = ("src", "desc", "alpha", "beta", "dst", "n", "BLOCK")
 
     def __init__(self) -> None:
