@@ -46,7 +46,7 @@ HEADROOM = tl.constexpr(3)  # exponents: what the sample may miss, and what the 
 class Planes:
     """A split operand of shape (*batch, X, K); X is M for A and N for B.
 
-    room     fp16, (K, lanes) or, along K, (lanes, K), K padded; lanes = products * planes * pitch
+    room     fp16, (K, lanes) or, along K, (lanes, K), K padded to ALIGNED; lanes = products * planes * pitch
     rows     int32, (products, 2, pitch): e of each row, 128 where an entry is Inf or NaN; and how many of its entries
              are small, see above (NO_ROW where all are known to be zero)
     high     int32, one element: not 0 where an e is HIGH or more
@@ -98,11 +98,11 @@ def exponent(top):
 
 
 @triton.jit
-def write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_k, PLANES: tl.constexpr):
-    """Writes a tile's planes."""
+def write(room_ptr, y, lanes, k, behind, depth, pitch, stride_lane, stride_k, PLANES: tl.constexpr):
+    """Writes a tile's planes: up to the ends of the room, `behind` and `depth`, which are multiples of a vector."""
     hi = y.to(tl.float16)
     room_ptrs = room_ptr + lanes.to(tl.int64)[:, None] * stride_lane + k.to(tl.int64)[None, :] * stride_k
-    inside = (lanes < X)[:, None] & (k < K)[None, :]
+    inside = (lanes < behind)[:, None] & (k < depth)[None, :]
     tl.store(room_ptrs, hi, inside)
     if PLANES == 2:
         lo = ((y - hi.to(tl.float32)) * 2048.0).to(tl.float16)
@@ -118,7 +118,7 @@ def small(x, y):
 @triton.jit
 def panel(
     x_ptr, room_ptr, rows_ptr, high_ptr, broken_ptr, pid,
-    X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
+    X, K, depth, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr, ONCE: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
     """Splits BLOCK_X rows: all of them, or a tile of BLOCK_K of K."""
@@ -151,7 +151,7 @@ def panel(
         if tl.max(e, 0) >= HIGH:
             tl.store(high_ptr, 1)
     y = x * power_of_2(14 - e)[:, None]
-    write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
+    write(room_ptr, y, lanes, k, pitch - first, depth, pitch, stride_lane, stride_rk, PLANES)
 
     # most tiles hold nothing that is small or too large
     smalls = tl.zeros((BLOCK_X,), tl.int32)
@@ -171,7 +171,7 @@ def panel(
 @triton.jit
 def repair(
     x_ptr, room_ptr, rows_ptr, high_ptr, broken_ptr, pid,
-    X, K, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
+    X, K, depth, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
     PLANES: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Splits BLOCK_X rows again if they are broken."""
@@ -196,7 +196,7 @@ def repair(
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         y = x * power_of_2(14 - e)[:, None]
-        write(room_ptr, y, lanes, k, X, K, pitch, stride_lane, stride_rk, PLANES)
+        write(room_ptr, y, lanes, k, pitch - first, depth, pitch, stride_lane, stride_rk, PLANES)
         smalls += small(x, y)
     tl.store(rows_ptr + lanes, e, lanes < X)
     tl.store(rows_ptr + pitch + lanes, tl.where(top == 0, NO_ROW, tl.sum(smalls, 1)), lanes < X)
@@ -208,7 +208,7 @@ def repair(
 def split_kernel(
     a_ptr, a_room, a_rows, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
     b_ptr, b_room, b_rows, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
-    K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
+    K, depth, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -220,12 +220,12 @@ def split_kernel(
     if (in_turn & (pid % 2 == 0)) | (~in_turn & (fewer < a_programs)):
         panel(
             a_ptr, a_room, a_rows, a_high, a_broken, mine,
-            a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SAMPLE,
+            a_X, K, depth, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K, A_ONCE, SAMPLE,
         )  # fmt: skip
     else:
         panel(
             b_ptr, b_room, b_rows, b_high, b_broken, mine,
-            b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SAMPLE,
+            b_X, K, depth, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K, B_ONCE, SAMPLE,
         )  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def split_kernel(
 def repair_kernel(
     a_ptr, a_room, a_rows, a_high, a_broken, a_X, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk,
     b_ptr, b_room, b_rows, b_high, b_broken, b_X, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk,
-    K, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
+    K, depth, a_programs, b_programs, PLANES: tl.constexpr, SAMPLE: tl.constexpr,
     A_X: tl.constexpr, A_K: tl.constexpr, A_ONCE: tl.constexpr,
     B_X: tl.constexpr, B_K: tl.constexpr, B_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -242,12 +242,12 @@ def repair_kernel(
         if not A_ONCE:
             repair(
                 a_ptr, a_room, a_rows, a_high, a_broken, pid,
-                a_X, K, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K,
+                a_X, K, depth, a_batch, a_steps, a_x, a_k, a_pitch, a_lane, a_rk, PLANES, A_X, A_K,
             )  # fmt: skip
     elif not B_ONCE:
         repair(
             b_ptr, b_room, b_rows, b_high, b_broken, pid - a_programs,
-            b_X, K, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K,
+            b_X, K, depth, b_batch, b_steps, b_x, b_k, b_pitch, b_lane, b_rk, PLANES, B_X, B_K,
         )  # fmt: skip
 
 
@@ -302,7 +302,8 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
 
     `planes` is 2, or 1 without low planes.
     """
-    device = sources[0].tensor.device
+    device, K = sources[0].tensor.device, sources[0].K
+    depth = cdiv(K, ALIGNED) * ALIGNED
     pitches = [cdiv(s.X, ALIGNED) * ALIGNED for s in sources]
     lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
     broken = [cdiv(s.panels, ALIGNED) * ALIGNED for s in sources]
@@ -315,7 +316,7 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs, strict=False):
         rows = rows.view(-1, 2, pitch)
         lanes = len(rows) * planes * pitch
-        shape = (lanes, cdiv(s.K, ALIGNED) * ALIGNED) if s.along_k else (s.K, lanes)
+        shape = (lanes, depth) if s.along_k else (depth, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)
         results.append(Planes(room, rows, high, s.own_batch, s.X, s.K, s.along_k, planes))
         strides = (*s.strides[-2:], pitch, *room.stride()[:: 1 if s.along_k else -1])
@@ -327,7 +328,7 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
         for name, s in (("A", sources[a]), ("B", sources[b])):
             options |= {f"{name}_X": s.block[0], f"{name}_K": s.block[1], f"{name}_ONCE": s.chunks == 1}
         programs = [programs[a], programs[b] if a != b else 0]
-        args = (*arguments[a], *arguments[b], sources[0].K, *programs)
+        args = (*arguments[a], *arguments[b], K, depth, *programs)
         return Launch(kernel, sum(programs), args, options, before, () if before else (zeros,))
 
     programs = [s.panels * s.chunks for s in sources]
