@@ -24,7 +24,7 @@ def planes_of(t: Tensor, planes: int = 2) -> split.Planes:
 def restored(p: split.Planes) -> tuple[Tensor, Tensor, Tensor]:
     """What the planes say in float64, (products, X, K), and e and the smalls, (products, X)."""
     products = len(p.rows)
-    room = p.room[:, : p.K] if p.along_k else p.room.mT
+    room = p.lanes if p.along_k else p.lanes.mT
     parts = room.double().unflatten(0, (products, p.planes, p.pitch))[:, :, : p.X]
     y = parts[:, 0] + (parts[:, 1] * 2.0**-11 if p.planes == 2 else 0)
     e, smalls = p.rows[..., : p.X].unbind(1)

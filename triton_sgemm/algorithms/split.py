@@ -67,6 +67,11 @@ class Planes:
         return tuple(math.prod(own[i + 1 :]) if own[i] > 1 else 0 for i in reversed(range(len(batch))))
 
     @property
+    def lanes(self) -> Tensor:
+        """`room` without what pads K."""
+        return self.room[:, : self.K] if self.along_k else self.room[: self.K]
+
+    @property
     def pitch(self) -> int:
         """Lanes from a high plane to its low plane, and from there to the next product's."""
         return self.rows.shape[-1]

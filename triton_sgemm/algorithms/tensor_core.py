@@ -485,8 +485,7 @@ def _multiply(
 def _descriptor(planes: Planes, lanes: int, depth: int) -> TensorDescriptor:
     """How TMA reads tiles of (lanes x depth): zeros beyond K."""
     tile = [lanes, depth] if planes.along_k else [depth, lanes]
-    room = planes.room[:, : planes.K] if planes.along_k else planes.room[: planes.K]
-    return TensorDescriptor.from_tensor(room, tile, gl.NVMMASharedLayout.get_default_for(tile, gl.float16))
+    return TensorDescriptor.from_tensor(planes.lanes, tile, gl.NVMMASharedLayout.get_default_for(tile, gl.float16))
 
 
 VARIANTS = tuple(
