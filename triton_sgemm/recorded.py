@@ -7,7 +7,6 @@ chain of launches. For tensors that lie the same way all of that comes to the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +77,7 @@ class Recorded:
                 if offset:
                     raise RuntimeError(f"{launch.kernel.__name__}: a descriptor starts {offset} bytes into its memory")
                 descriptors.append((i, which))
-                args[i] = copy(arg)
-                args[i].base = None
+                args[i] = _based(arg, None)
             elif isinstance(arg, Alpha):
                 alphas.append(i)
             elif isinstance(arg, Beta):
@@ -118,7 +116,9 @@ class Recorded:
             self._run(given, alpha, beta)
 
     def _run(self, given: Sequence[Tensor | None], alpha: float, beta: float) -> None:
-        memory = [*given, *(torch.empty(size, dtype=torch.int8, device=self.device) for size in self.rooms)]
+        memory = list(given)
+        for size in self.rooms:
+            memory.append(torch.empty(size, dtype=torch.int8, device=self.device))
         starts = [0 if t is None else t.data_ptr() for t in memory]
         for step in self.steps:
             for which in step.clears:
@@ -127,13 +127,19 @@ class Recorded:
             for i, which, offset in step.addresses:
                 args[i] = starts[which] + offset
             for i, which in step.descriptors:
-                args[i] = copy(args[i])
-                args[i].base = memory[which]
+                args[i] = _based(args[i], memory[which])
             for i in step.alphas:
                 args[i] = alpha
             for i in step.betas:
                 args[i] = beta
             step.start(*args)
+
+
+def _based(descriptor: Any, base: Tensor | None) -> Any:
+    """The same descriptor of other memory: a plain copy, since what its constructor checks was checked."""
+    copied = object.__new__(type(descriptor))
+    copied.__dict__.update(descriptor.__dict__, base=base)
+    return copied
 
 
 def _start(t: Tensor) -> int:
