@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -14,6 +15,7 @@ from reference_cuda import loader, on_cpu
 from reference_cuda.rungs import RUNGS, Rung
 from triton_sgemm.algorithms import dot, fma, planes_dot, tensor_core
 from triton_sgemm.device import gpu
+from triton_sgemm.execute import launch
 from triton_sgemm.ladder import rungs
 from triton_sgemm.plan import plan
 from triton_sgemm.precision import torch_matmul_precision
@@ -49,7 +51,10 @@ def fallback_of_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tens
     chosen = plan(p, gpu(out.device.index) if out.is_cuda else None, precision)
     if not isinstance(chosen.tile, tensor_core.Tile):
         return None
-    return tensor_core.fallback(p, a, b, c, out, chosen.tile)
+    launched = launch(chosen, p, a, b, c, out)
+    launched.run(out.device)
+    batch = (p.K // chosen.depth, *p.batch)
+    return tensor_core.share_left(launched, replace(p, batch=batch), chosen.tile)
 
 
 def run_cuda(rung: Rung, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> None:

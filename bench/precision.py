@@ -35,16 +35,12 @@ K_OF_DATA = 4096
 DEPTHS = (1, 16, 64, 1024, 4096, 65536, 262144)
 DATA_OF_DEPTHS = ("normal", "uniform")
 
-# every kind of data at one K, then two kinds at every K; the deepest with fewer outputs
+# every kind of data at one K, then two kinds at every K
 ON_GPU = tuple(
     dict.fromkeys(
         (
             *(Case(1024, 1024, K_OF_DATA, data=data) for data in DATA),
-            *(
-                Case(*((1024, 1024) if K <= K_OF_DATA else (256, 256)), K, data=data)
-                for data in DATA_OF_DEPTHS
-                for K in DEPTHS
-            ),
+            *(Case(1024, 1024, K, data=data) for data in DATA_OF_DEPTHS for K in DEPTHS),
         )
     )
 )

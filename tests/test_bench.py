@@ -654,7 +654,7 @@ def test_every_kind_of_data_and_depth_is_in_the_error_table() -> None:
     for data in ("normal", "uniform"):
         depths = [case.K for case in precision.ON_GPU if case.data == data and case.K != 4096]
         assert depths == [1, 16, 64, 1024, 65536, 262144]
-    assert all(min(case.M, case.N) >= 256 and case.bytes_moved < 2 << 30 for case in precision.ON_GPU)
+    assert all(min(case.M, case.N) >= 256 and case.bytes_moved < 3 << 30 for case in precision.ON_GPU)
     assert len({(case.data, case.K) for case in precision.ON_GPU}) == len(precision.ON_GPU)
 
 

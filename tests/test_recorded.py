@@ -90,6 +90,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]] =
     "tensor cores": ((1024, 1024), (1024, 1024), {}, "fp32"),
     "tensor cores, columns": ((1000, 1030), (1030, 1100), {"turned": True}, "fp32"),
     "tensor cores, one plane": ((1024, 1024), (1024, 1024), {"offset": 1}, "tf32"),
+    "tensor cores, K cut": ((256, 32768), (32768, 200), {}, "fp32"),
     "a batch": ((8, 512, 512), (512, 512), {}, "fp32"),
 }
 

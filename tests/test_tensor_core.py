@@ -13,8 +13,8 @@ from triton_sgemm import matmul, prepare, sgemm
 from triton_sgemm import plan as planning
 from triton_sgemm.algorithms import split, tensor_core
 from triton_sgemm.device import gpu
-from triton_sgemm.execute import in_panels
-from triton_sgemm.plan import _plan, plan
+from triton_sgemm.execute import execute, in_panels
+from triton_sgemm.plan import Plan, _plan, plan
 from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.problem import problem
 from triton_sgemm.product import _recipe
@@ -161,6 +161,21 @@ def test_single_elements_of_a_batch_in_any_layout() -> None:
         b[:, 7, cols] = 0.0
         result, share = computed(a, b)
         assert share == pytest.approx(4 / (150 * 260)) and keeps(FP32, result, reference(a, b))
+
+
+@named
+def test_parts_of_k(tile: tensor_core.Tile) -> None:
+    for layout, batch in (("NN", ()), ("TT", ()), ("NT", (3,))):
+        a, b = stored(150, 1280, layout[0], *batch), stored(1280, 140, layout[1], *batch)
+        a[..., 7, 700], b[..., 700, 9] = float("inf"), 0.0
+        c, plan = torch.randn(*batch, 150, 140, device="cuda"), Plan(tile, "", 320)
+        out, whole = guarded(c.shape, "cuda")
+        execute(plan, problem(a, b, c, out, 1.5, -0.5), a, b, c, out)
+        expected = reference(a, b, 1.5, -0.5, c)
+        finite = expected.value.isfinite()
+        assert whole() and torch.equal(out.isnan(), expected.value.isnan()) and torch.equal(out.isfinite(), finite)
+        kept = Reference(expected.value[finite], expected.scale[finite], expected.depth)
+        assert keeps(tile, out[finite], kept)
 
 
 def test_without_the_check_it_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,34 +85,58 @@ def launch(
 
     `prepared` holds B split before, for plans that split.
     """
-    if isinstance(plan.tile, tensor_core.Tile):
-        return tensor_core.launch(p, a, b, c, out, plan.tile, prepared)
     if plan.transposed:
         p, a, b = p.transposed(), b, a
-    if isinstance(plan.tile, rows.Tile):
-        return rows.launch(p, a, b, c, out, plan.tile)
     tiled: Callable[..., Launch]
-    if isinstance(plan.tile, fma.Tile):
+    if isinstance(plan.tile, tensor_core.Tile):
+        tiled = partial(tensor_core.launch, tile=plan.tile, prepared=prepared)
+    elif isinstance(plan.tile, rows.Tile):
+        tiled = partial(rows.launch, tile=plan.tile)
+    elif isinstance(plan.tile, fma.Tile):
         tiled = partial(fma.launch, tile=plan.tile, relay_a=plan.relay)
     else:
         tiled = partial(dot.launch, tile=plan.tile, relay_b=plan.relay)
     if plan.depth >= p.K:
         return tiled(p, a, b, c, out)
     room = torch.empty((cdiv(p.K, plan.depth), *p.batch, p.M, p.N), dtype=torch.float32, device=out.device)
-    part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
-    return parts.launch(p, room, c, out, tiled(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0)))
+    if isinstance(plan.tile, tensor_core.Tile):
+        before = tiled(in_parts(p, plan.depth, room), a, b, None, room)
+    else:
+        part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
+        before = tiled(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0))
+    return parts.launch(p, room, c, out, before)
+
+
+def in_parts(p: Problem, depth: int, room: Tensor) -> Problem:
+    """The products of each `depth` of K, which divides it, as a batch: they are split, and checked, one by one."""
+    return replace(
+        p,
+        batch=(p.K // depth, *p.batch),
+        K=depth,
+        a_strides=(depth * p.a_strides[-1], *p.a_strides),
+        b_strides=(depth * p.b_strides[-2], *p.b_strides),
+        c_strides=None,
+        out_strides=room.stride(),
+        alpha=1.0,
+        beta=0.0,
+    )
 
 
 def execute(
     plan: Plan, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, prepared: Planes | None = None
 ) -> None:
-    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream."""
+    """Computes `p` into `out` as `plan` says, on `out`'s device and its current stream.
+
+    Where there is no memory for the planes of tensor cores, see `in_panels`.
+    """
     if out.numel() == 0:
         return
-    if isinstance(plan.tile, tensor_core.Tile):
+    try:
+        launch(plan, p, a, b, c, out, prepared).run(out.device)
+    except torch.OutOfMemoryError:
+        if not isinstance(plan.tile, tensor_core.Tile):
+            raise
         in_panels(plan.tile, p, a, b, c, out, prepared)
-    else:
-        launch(plan, p, a, b, c, out).run(out.device)
 
 
 SMALLEST_PANEL = 1024  # rows or columns

@@ -103,6 +103,7 @@ FEW_FILLED = 2.5  # programs of `rows` an SM that keep the memory busy
 CUT = 1.08  # times: a K in order is worth that much, and the model flatters short programs
 PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
 SHORTEST = 64  # part of K
+EQUAL_PART = 512  # of K, at least, on tensor cores: below, a tile's end takes longer
 
 
 @dataclass(frozen=True)
@@ -166,13 +167,23 @@ def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Itera
     for tile in tiles:
         if tensor_core.why_not(s.batches, s.M, s.N, s.K, tile):
             continue
-        turns = cdiv(s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N), gpu.sms)
+        outputs = s.batches * cdiv(s.M, tile.BLOCK_M) * cdiv(s.N, tile.BLOCK_N)
         pace = PACES[tile]
         lanes = s.M if prepared else s.M + s.N
         split_bytes = s.batches * lanes * s.K * (4 + 2 * tile.planes)
-        us = AROUND_US + split_bytes / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
-        us += max(turns * (pace.start_us + pace.us_per_1000 * s.K / 1000), _memory_us(s, gpu))
-        yield us, Plan(tile, f"{turns} tiles on an SM", s.K)
+        before_us = AROUND_US + split_bytes / (STEP_BYTES_PER_US_AND_SM * gpu.sms)
+        for parts in (1,) if prepared else sorted({1, *(equal_parts(s.K, n * gpu.sms // outputs) for n in (1, 2))}):
+            turns, depth = cdiv(outputs * parts, gpu.sms), s.K // parts
+            us = before_us + max(turns * (pace.start_us + pace.us_per_1000 * depth / 1000), _memory_us(s, gpu))
+            if parts > 1:
+                us += _step_us(parts * s.M * s.N, s, gpu)
+            why = f"{turns} tiles on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
+            yield us, Plan(tile, why, depth)
+
+
+def equal_parts(K: int, most: int) -> int:
+    """Into how many equal parts K can be cut, `most` at most, each EQUAL_PART at least and whole vectors of 4."""
+    return next((n for n in range(min(most, K // EQUAL_PART), 1, -1) if K % (4 * n) == 0), 1)
 
 
 def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:

@@ -450,9 +450,15 @@ def fallback(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, ti
     """Computes `p` and returns the share of its elements that was left to strict float32; waits for the device."""
     launched = launch(p, a, b, c, out, tile)
     launched.run(out.device)
-    if why_not(p.batches, p.M, p.N, p.K, tile):
+    return share_left(launched, p, tile)
+
+
+def share_left(launched: Launch, p: Problem, tile: Tile) -> float:
+    """The share of elements of `p` that was left to strict float32, once `launched` has run; waits for the device."""
+    left = next((each.args[0] for each in launched.all() if each.kernel is rest.rest_kernel), None)
+    if left is None:
         return 1.0
-    marked, _, strays = launched.args[0][:3].tolist()
+    marked, _, strays = left[:3].tolist()
     half_m, half_n = tile.half
     return marked / (p.batches * cdiv(p.M, half_m) * cdiv(p.N, half_n)) + strays / (p.batches * p.M * p.N)
 
