@@ -77,6 +77,8 @@ def on_gpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
                     print(f"{suite} {i}/{len(cases)}: {case}", file=sys.stderr, flush=True)
                 measured += run.timed(case, variants, card, where, partial(progress.advance, task))
                 progress.update(task, completed=i * each)
+                if args.csv and i < len(cases):  # what an interrupted run has
+                    table.save(measured, destination(args.csv, card.slug, suite).with_suffix(".part.csv"))
         print(f"{suite}\n\n{table.printed(table.frame(measured))}\n", flush=True)
         save(measured, args.csv, card.slug, suite)
         rows += measured
@@ -101,9 +103,15 @@ def on_cpu(args: argparse.Namespace, where: Environment) -> list[table.Row]:
 def save(rows: list[table.Row], csv: Path | None, slug: str, suite: str) -> None:
     """Writes the rows to the file, or into the folder, that --csv names."""
     if csv:
-        path = csv if csv.suffix == ".csv" else csv / slug / f"{suite}.csv"
+        path = destination(csv, slug, suite)
         table.save(rows, path)
+        path.with_suffix(".part.csv").unlink(missing_ok=True)
         print(f"written: {path}\n")
+
+
+def destination(csv: Path, slug: str, suite: str) -> Path:
+    """The file that --csv names, or that of a suite in the folder that it names."""
+    return csv if csv.suffix == ".csv" else csv / slug / f"{suite}.csv"
 
 
 def main() -> int:

@@ -105,7 +105,8 @@ SUITES = {
     # Of the tiles, the one that matmul picks
     "square": Suite(
         square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384),
-        (*BASELINES_AND_MATMUL, "*_cuda", "*_gluon", "*_triton", "fma_128x256x8", "dot_tf32x3", "dot_bf16x6"),
+        (*BASELINES_AND_MATMUL, "*_cuda", "*_gluon", "*_triton", "fma_128x256x8", "fp16x*",
+         "dot_tf32x3", "dot_bf16x6"),
     ),
     # the same product from memory in other orders; the last two, and odd rows, forbid loads of four elements at once
     "layouts": Suite(

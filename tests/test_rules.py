@@ -29,8 +29,9 @@ from triton_sgemm import (
     sgemm,
 )
 from triton_sgemm import call as calling
-from triton_sgemm.call import _plain
+from triton_sgemm import op as operator
 from triton_sgemm.device import Gpu
+from triton_sgemm.direct import plain as is_plain
 from triton_sgemm.launch import Launch
 from triton_sgemm.plan import Plan, plan
 from triton_sgemm.problem import Problem, problem
@@ -151,35 +152,38 @@ def cuda_but_fake(**options) -> Tensor:
 
 
 def test_what_goes_straight_to_the_kernels(monkeypatch) -> None:
-    assert not _plain(cuda_but_fake())  # a subclass: it has no memory to compute from
+    assert not is_plain(cuda_but_fake())  # a subclass: it has no memory to compute from
     plain = torch.empty(4, 4)
-    assert _plain(plain) and _plain(Parameter(plain), None)
+    assert is_plain(plain) and is_plain(Parameter(plain), None)
     with torch.device("cpu"):  # a default device is no reason
-        assert _plain(plain)
-    assert not _plain(plain.to_sparse())
-    assert not _plain(torch.nested.nested_tensor([plain, plain]))
+        assert is_plain(plain)
+    assert not is_plain(plain.to_sparse())
+    assert not is_plain(torch.nested.nested_tensor([plain, plain]))
     with FakeTensorMode():
-        assert not _plain(plain)
+        assert not is_plain(plain)
     with forward_ad.dual_level():
-        assert not _plain(plain)
-    torch.vmap(lambda t: pytest.fail("a mapped tensor is not plain") if _plain(t) else t)(plain)
+        assert not is_plain(plain)
+    torch.vmap(lambda t: pytest.fail("a mapped tensor is not plain") if is_plain(t) else t)(plain)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not _plain(plain)
+    assert not is_plain(plain)
 
 
-def test_the_operator_serves_what_is_differentiated_and_no_other_plain_call(monkeypatch) -> None:
+def test_which_calls_reach_the_kernels_without_the_operator(monkeypatch) -> None:
     straight: list[str] = []
-    monkeypatch.setattr(calling, "product", lambda name, a, b, **_: straight.append(name) or torch.empty(4, 4))
+    for module in (calling, operator):
+        monkeypatch.setattr(module, "product", lambda name, a, b, **_: straight.append(name) or torch.empty(4, 4))
     monkeypatch.setattr(Tensor, "is_cuda", True)
     x = torch.empty(4, 4)
     matmul(x, x), addmm(x, x, x), linear(x, x)
     assert straight == ["matmul", "addmm", "linear"]
     matmul(x.double(), x.double())
-    matmul(x.clone().requires_grad_(), x)
     assert len(straight) == 3
+    w = x.clone().requires_grad_()
     with torch.no_grad():
-        matmul(x.clone().requires_grad_(), x)
-    assert len(straight) == 4
+        assert not matmul(w, x).requires_grad and straight[3:] == ["matmul"]
+    assert matmul(w, x).requires_grad and straight[4:] == ["gemm"]
+    matmul(w, x).sum().backward()
+    assert straight[5:] == ["gemm", "gemm"]
 
 
 def test_an_output_overwritten_changes_its_version(device: str) -> None:

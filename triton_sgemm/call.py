@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
 
 from .algorithms.split import Planes
+from .direct import differentiated, on_one_gpu, plain
 from .errors import DtypeError
 from .op import by_torch, gemm
 from .precision import check_precision, resolved
@@ -34,8 +33,8 @@ def call(
     """
     check_precision(name, precision)
     b, planes, precision = _unpacked(name, b, precision, labels)
-    plain = _plain(a, b, c, out)
-    if plain and _ready(a, b, c, out):
+    unwatched = plain(a, b, c, out)
+    if unwatched and on_one_gpu(a, b, c, out) and not differentiated(a, b, c, out):
         return product(
             name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=precision, planes=planes, labels=labels
         )
@@ -47,12 +46,12 @@ def call(
         check_floating(name, labels[0], a)
         c = expand_c(name, c, shape, labels[2])
     if out is not None:
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, c, out)):
+        if differentiated(a, b, c, out):
             raise RuntimeError(
                 f"{name}: out= is not differentiable, but a tensor of this call requires a gradient; leave out= away, "
                 "detach that tensor, or call under torch.no_grad()"
             )
-        if plain:
+        if unwatched:
             check_out(name, out, shape, a, b, c, labels)
         else:
             check_out_shape(name, out, shape)
@@ -101,34 +100,3 @@ def _under_autocast(t: Tensor) -> Tensor:
 
 def _dense(*tensors: Tensor | None) -> bool:
     return all(t is None or (t.layout == torch.strided and not t.is_nested) for t in tensors)
-
-
-def _plain(*tensors: Tensor | None) -> bool:
-    """Whether these are tensors with memory of their own that no compiler, tracer, mode or transform watches."""
-    if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or forward_ad._current_level >= 0
-    ):
-        return False
-    for t in tensors:
-        if t is not None and (
-            type(t) not in (Tensor, Parameter)
-            or t.layout != torch.strided
-            or t.is_nested
-            or torch._C._functorch.is_functorch_wrapped_tensor(t)
-        ):
-            return False
-    return True
-
-
-def _ready(a: Tensor, *others: Tensor | None) -> bool:
-    """Whether plain tensors are float32 on one GPU and not differentiated: `check_operands` would find nothing."""
-    differentiable, device = torch.is_grad_enabled(), a.device
-    for t in (a, *others):
-        if t is not None and (
-            t.dtype != torch.float32 or not t.is_cuda or t.device != device or (differentiable and t.requires_grad)
-        ):
-            return False
-    return True

@@ -176,7 +176,7 @@ def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Itera
             turns, depth = cdiv(outputs * parts, gpu.sms), s.K // parts
             us = before_us + max(turns * (pace.start_us + pace.us_per_1000 * depth / 1000), _memory_us(s, gpu))
             if parts > 1:
-                us += _step_us(parts * s.M * s.N, s, gpu)
+                us = CUT * (us + _step_us(parts * s.M * s.N, s, gpu))
             why = f"{turns} tiles on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
             yield us, Plan(tile, why, depth)
 

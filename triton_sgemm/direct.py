@@ -1,0 +1,42 @@
+"""Which calls go straight to the kernels: float32 CUDA tensors of which nobody takes notice."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+
+def plain(*tensors: Tensor | None) -> bool:
+    """Whether these are tensors with memory of their own that no compiler, tracer, mode or transform watches."""
+    if (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    for t in tensors:
+        if t is not None and (
+            type(t) not in (Tensor, Parameter)
+            or t.layout != torch.strided
+            or t.is_nested
+            or torch._C._functorch.is_functorch_wrapped_tensor(t)
+        ):
+            return False
+    return True
+
+
+def on_one_gpu(a: Tensor, *others: Tensor | None) -> bool:
+    """Whether plain tensors are float32 on the same GPU: `check_operands` would find nothing."""
+    device = a.device
+    for t in (a, *others):
+        if t is not None and (t.dtype != torch.float32 or not t.is_cuda or t.device != device):
+            return False
+    return True
+
+
+def differentiated(*tensors: Tensor | None) -> bool:
+    """Whether autograd records what is computed from these."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
