@@ -31,6 +31,10 @@ results: ## measures SUITE (as for bench) into bench/results/<gpu> (or CSV=), th
 precision: ## measures the errors of each precision on many kinds of data into bench/results/<gpu> (or CSV=), then tables
 	$(call with,bench) -m bench.precision --csv $(CSV) $(ARGS) && "$$py" -m bench.table
 
+examples: ## measures the programs of docs/examples.md into bench/results/<gpu> (or CSV=), then tables; needs timm, transformers
+	$(call with,bench) -m examples.orthogonalise --csv $(CSV) && "$$py" -m examples.transformer --csv $(CSV) \
+	&& "$$py" -m bench.table
+
 plots: ## draws docs/plots from bench/results (or CSV=); needs no GPU
 	$(call with,plots) -m bench.plots --results $(CSV) $(ARGS)
 
@@ -67,7 +71,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results precision plots doctor compare compile table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results precision examples plots doctor compare compile table test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

@@ -124,9 +124,7 @@ def main() -> None:
     args = parser.parse_args()
     print(environment().header(), end="\n\n")
     if not on_gpu:
-        print(
-            "No CUDA GPU: every way is torch on the CPU, in float32. They show the iteration, but not how they differ.\n"
-        )
+        print("No CUDA GPU: every way is torch on the CPU; they show the iteration, and not how they differ.\n")
     torch.manual_seed(0)
     report("orthogonalise", measured(args.n, args.condition, "cuda" if on_gpu else "cpu"), args.csv)
 

@@ -161,10 +161,9 @@ def timed(task: Task) -> dict[str, float]:
     return {way: statistics.median(ms) for way, ms in samples.items()}
 
 
-def measured(task: Task, device: str) -> list[Row]:
+def measured(task: Task) -> list[Row]:
     """One row a way."""
-    model = task.model.to(device).eval()  # no dropout: every way computes the same
-    task = Task(task.title, model, task.inputs.to(device), task.targets.to(device), task.logits)
+    model = task.model.eval()  # no dropout: every way computes the same
     exact, exact_gradients = in_float64(task)
     found = {}
     for way, (enabled, switch) in WAYS.items():
@@ -172,7 +171,7 @@ def measured(task: Task, device: str) -> list[Row]:
             logits = step(task)
         found[way] = relative_error([logits], [exact]), relative_error(gradients(model), exact_gradients)
     del exact, exact_gradients, logits
-    times = timed(task) if device == "cuda" else {}
+    times = timed(task) if task.inputs.is_cuda else {}
     parameters = sum(p.numel() for p in model.parameters())
     return [Row(task.title, parameters, way, *errors, times.get(way)) for way, errors in found.items()]
 
@@ -192,10 +191,11 @@ def main() -> None:
     for name in args.model:
         torch.manual_seed(0)
         try:
-            task = MODELS[name](args.batch, on_gpu)
+            with torch.device("cuda" if on_gpu else "cpu"):
+                task = MODELS[name](args.batch, on_gpu)
         except ImportError as e:
-            parser.error(f"--model {name} needs {PACKAGES[name]} ({e}); pip install {PACKAGES[name]}")
-        rows += measured(task, "cuda" if on_gpu else "cpu")
+            parser.error(f"model {name} needs {PACKAGES[name]} ({e}): pip install {PACKAGES[name]}, or choose --model")
+        rows += measured(task)
     report("transformer", rows, args.csv)
 
 
