@@ -80,7 +80,8 @@ def without_gpu() -> str:
     return (
         f"\n{why}. Without one\n"
         "  - the package imports, and CPU tensors are multiplied by torch.matmul, gradients included;\n"
-        "  - TRITON_INTERPRET=1 runs its Triton kernels in Triton's interpreter, slowly, to test them;\n"
+        "  - TRITON_INTERPRET=1 runs its Triton kernels in Triton's interpreter, slowly, to test them\n"
+        "    (Triton 3.6 needs a numpy older than 2.4 for that);\n"
         "  - they compile for GPUs that are not here (in a checkout: make compile)."
     )
 
