@@ -14,9 +14,10 @@ A program takes tiles of C in turn, one program an SM. One warp copies the plane
 two warpgroups multiply, each half of the tile's rows.
 Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
 
-Safety. An element may lack what the planes do not hold: at most 2^-34 times 2^15 for each small entry of its row and of
-its column (docs/accuracy.md). It is good where that is 16 units of its own size or less, u for fp16x3 and 2^-11 for
-fp16x1. One that is not is not written, and its half tile is listed; a half tile with more than FEW of them, or whose
+Safety. An element may lack what the planes do not hold: for each small entry of its row or its column 2^-34 of the
+other factor (docs/accuracy.md). That is at most 2^15, and all of them together at most the norm of the other line,
+where many small entries meet few large ones. It is good where the lesser of both is 16 units of its own size or less, u
+for fp16x3 and 2^-11 for fp16x1. One that is not is not written, and its half tile is listed; a half tile with more than FEW of them, or whose
 float32 sums could overflow, is marked and not written at all. `rest` computes exactly those in strict float32, without
 the host.
 Measured: docs/worklog/008-tensor-cores.md.
@@ -185,7 +186,7 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def smalls_and_norm(lines, K, TERMS: gl.constexpr, ACC: gl.constexpr, axis: gl.constexpr):
-    """What each row, or column, has: as many small entries, and its norm; in what they are worth in a sum."""
+    """The small entries of each row or column, and its norm, each times what |acc| must reach for them."""
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
     smalls = lines.index(1).load(LINE).to(gl.float32) * weight
@@ -197,7 +198,7 @@ def smalls_and_norm(lines, K, TERMS: gl.constexpr, ACC: gl.constexpr, axis: gl.c
 
 @gluon.jit
 def fails(main, inside, rows, cols, K, TERMS: gl.constexpr, ACC: gl.constexpr):
-    """1 for each element that may lack too much: of its small entries, or of what they meet, whichever is less."""
+    """1 for each element that may lack too much: for all of its small entries, or for all that they can meet."""
     smalls_a, norm_a = smalls_and_norm(rows, K, TERMS, ACC, 1)
     smalls_b, norm_b = smalls_and_norm(cols, K, TERMS, ACC, 0)
     good = gl.minimum(smalls_a, norm_b) + gl.minimum(smalls_b, norm_a) <= gl.abs(main)  # NaN is not
@@ -291,7 +292,9 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        failed = gl.sum(gl.sum(fails(main, inside, rows, cols, K, TERMS, ACC), 1), 0)
+        failed = 0
+        if gl.max(rows.index(1).load(LINE), 0) + gl.max(cols.index(1).load(LINE), 0) > 0:
+            failed = gl.sum(gl.sum(fails(main, inside, rows, cols, K, TERMS, ACC), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
         piece_m = pid_m * CONSUMERS + W
