@@ -77,7 +77,7 @@ def split(x: Floats, algorithm: Algorithm = FP16X3) -> Planes:
 
 def norms(y: Floats, small: NDArray[np.bool_], again: NDArray[np.bool_], algorithm: Algorithm) -> Floats:
     """Rounded up tile by tile, and K for tiles where nothing is small: nobody sums those."""
-    R, K = y.shape
+    K = y.shape[1]
     height, width = tile(K, algorithm)
     first = np.arange(0, K, width)
     seen = by_tile(np.logical_or.reduceat(small, first, 1), height, 1)

@@ -310,7 +310,8 @@ def test_norms_that_are_too_low_are_refused(algorithm: Algorithm, bound, part: f
 
 def test_a_norm_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that lies below 2^-112 is not brought up: its sum is next to nothing, and all there is."""
-    a, b = sparse(64, a={0: 2.0**100, 1: 2.0**61 * (1 + 2.0**-11)}, b={1: 2.0**-140})
+    a, b = sparse(64, a={0: 2.0**100, 1: 2.0**61 * (1 + 2.0**-11 + 2.0**-20)}, b={1: 2.0**-126})
+    b = np.hstack([b, b * np.float32(2.0**-14)])  # that has a small entry, so that its tile is summed
     assert measured(a, b).share == 1 and measured(a, b).keeps_always()
     monkeypatch.setattr(model, "rounded_up", lambda sums: np.floor(sums * (model.PARTS / model.TOO_LARGE)))
     assert not measured(a, b).keeps_always()
