@@ -201,8 +201,8 @@ def fails(main, inside, rows, cols, K, TERMS: gl.constexpr, ACC: gl.constexpr):
     """1 for each element that may lack too much: for all of its small entries, or for all that they can meet."""
     smalls_a, norm_a = smalls_and_norm(rows, K, TERMS, ACC, 1)
     smalls_b, norm_b = smalls_and_norm(cols, K, TERMS, ACC, 0)
-    good = gl.minimum(smalls_a, norm_b) + gl.minimum(smalls_b, norm_a) <= gl.abs(main)  # NaN is not
-    return (inside & ~good).to(gl.int32)
+    lost = gl.minimum(smalls_a, norm_b) + gl.minimum(smalls_b, norm_a)
+    return (inside & (lost > gl.abs(main))).to(gl.int32)
 
 
 @gluon.jit
@@ -292,7 +292,7 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        failed = 0
+        failed = 0  # as in most tiles: nothing in their rows and columns is small
         if gl.max(rows.index(1).load(LINE), 0) + gl.max(cols.index(1).load(LINE), 0) > 0:
             failed = gl.sum(gl.sum(fails(main, inside, rows, cols, K, TERMS, ACC), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
