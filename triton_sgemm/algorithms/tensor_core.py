@@ -14,11 +14,12 @@ A program takes tiles of C in turn, one program an SM. One warp copies the plane
 two warpgroups multiply, each half of the tile's rows.
 Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
 
-Safety. An element may lack what the planes do not hold: at most 2^-34 times 2^15 for each small entry of its row and of
-its column (docs/accuracy.md). It is good where that is 16 units of its own size or less, u for fp16x3 and 2^-11 for
-fp16x1. One that is not is not written, and its half tile is listed; a half tile with more than FEW of them, or whose
-float32 sums could overflow, is marked and not written at all. `rest` computes exactly those in strict float32, without
-the host.
+Safety. An element may lack what the planes do not hold: for each small entry of its row or column 2^-34 of the other
+factor (docs/accuracy.md). The other factors are 2^15 at most, and together no more than the other line's norm: that is
+less where many small entries meet few large ones. An element is good where the lesser of the two is 16 units of its own
+size or less, u for fp16x3 and 2^-11 for fp16x1. One that is not is not written, and its half tile is listed; a half
+tile with more than FEW of them, or whose float32 sums could overflow, is marked and not written at all. `rest` computes
+exactly those in strict float32, without the host.
 Measured: docs/worklog/008-tensor-cores.md.
 """
 
@@ -50,7 +51,7 @@ from . import fma, rest, split
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._gluon import available as fma_available
 from ._walk import count, offset, place
-from .split import Planes, power_of_2
+from .split import PARTS, Planes, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
 LEAST_K, MOST_K = 64, 2**20
@@ -152,8 +153,8 @@ def producer(
         b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            a_line = a_rows + a_at * 2 * a_pitch
-            b_line = b_rows + b_at * 2 * b_pitch
+            a_line = a_rows + a_at * 3 * a_pitch
+            b_line = b_rows + b_at * 3 * b_pitch
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
         for k in range(steps):
@@ -185,14 +186,24 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def fails(main, inside, rows, cols, TERMS: gl.constexpr, ACC: gl.constexpr):
-    """1 for each element that may lack too much."""
+def smalls_and_norm(lines, K, TERMS: gl.constexpr, ACC: gl.constexpr, axis: gl.constexpr):
+    """The small entries of each row or column, and its norm, each times what |acc| must reach for them."""
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
-    lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(1, ACC))
-    lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(0, ACC))
-    good = gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) <= gl.abs(main)  # NaN is not
-    return (inside & ~good).to(gl.int32)
+    smalls = lines.index(1).load(LINE).to(gl.float32) * weight
+    norm = (K * PARTS - lines.index(2).load(LINE)).to(gl.float32) * (weight / PARTS)
+    smalls = gl.convert_layout(smalls, gl.SliceLayout(axis, ACC))
+    norm = gl.convert_layout(norm, gl.SliceLayout(axis, ACC))
+    return gl.expand_dims(smalls, axis), gl.expand_dims(norm, axis)
+
+
+@gluon.jit
+def fails(main, inside, rows, cols, K, TERMS: gl.constexpr, ACC: gl.constexpr):
+    """1 for each element that may lack too much: for all of its small entries, or for all that they can meet."""
+    smalls_a, norm_a = smalls_and_norm(rows, K, TERMS, ACC, 1)
+    smalls_b, norm_b = smalls_and_norm(cols, K, TERMS, ACC, 0)
+    lost = gl.minimum(smalls_a, norm_b) + gl.minimum(smalls_b, norm_a)
+    return (inside & (lost > gl.abs(main))).to(gl.int32)
 
 
 @gluon.jit
@@ -216,8 +227,8 @@ def consumer(
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
         z = tile // (tiles_m * tiles_n)
         pid_m, pid_n = place(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-        a_line = a_rows + offset(z, batch, a_index) * 2 * a_pitch
-        b_line = b_rows + offset(z, batch, b_index) * 2 * b_pitch
+        a_line = a_rows + offset(z, batch, a_index) * 3 * a_pitch
+        b_line = b_rows + offset(z, batch, b_index) * 3 * b_pitch
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
@@ -226,10 +237,9 @@ def consumer(
         # what the end of the tile needs of its rows and columns comes meanwhile
         first_m = pid_m * BLOCK_M + W * WM
         first_n = pid_n * BLOCK_N
-        fetch(rows.index(0), a_line, first_m, M, WM)
-        fetch(rows.index(1), a_line + a_pitch, first_m, M, WM)
-        fetch(cols.index(0), b_line, first_n, N, BLOCK_N)
-        fetch(cols.index(1), b_line + b_pitch, first_n, N, BLOCK_N)
+        for nth in gl.static_range(3):
+            fetch(rows.index(nth), a_line + nth * a_pitch, first_m, M, WM)
+            fetch(cols.index(nth), b_line + nth * b_pitch, first_n, N, BLOCK_N)
         commit_group()
 
         # walk K: multiply, release the stage before
@@ -283,7 +293,9 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        failed = gl.sum(gl.sum(fails(main, inside, rows, cols, TERMS, ACC), 1), 0)
+        failed = 0  # as in most tiles: nothing in their rows and columns is small
+        if gl.max(rows.index(1).load(LINE), 0) + gl.max(cols.index(1).load(LINE), 0) > 0:
+            failed = gl.sum(gl.sum(fails(main, inside, rows, cols, K, TERMS, ACC), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
         piece_m = pid_m * CONSUMERS + W
@@ -299,7 +311,7 @@ def consumer(
         elif failed > 0:
             # a bit an element
             WORDS: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
-            bits = fails(main, inside, rows, cols, TERMS, ACC)  # again: they would not fit beside `main`
+            bits = fails(main, inside, rows, cols, K, TERMS, ACC)  # again: they would not fit beside `main`
             bits = bits << (gl.expand_dims(gl.arange(0, BLOCK_N, COL), 0) % 32)
             words = gl.convert_layout(gl.sum(gl.reshape(bits, [WM, BLOCK_N // 32, 32]), 2), WORDS)
             word_m = gl.expand_dims(gl.arange(0, WM, gl.SliceLayout(1, WORDS)), 1)
@@ -358,10 +370,10 @@ def tensor_core_kernel(
         a_los = gl.allocate_shared_memory(gl.float16, A_TILES, a_desc.layout)
         b_los = gl.allocate_shared_memory(gl.float16, B_TILES, b_desc.layout)
     LINES: gl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[0])
-    rows_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
-    rows_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
-    cols_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
-    cols_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
+    rows_0 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_M // CONSUMERS], LINES)
+    rows_1 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_M // CONSUMERS], LINES)
+    cols_0 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_N], LINES)
+    cols_1 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_N], LINES)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(STAGES):
