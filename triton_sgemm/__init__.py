@@ -1,8 +1,8 @@
 """float32 matrix multiplication on GPUs, written in Triton.
 
 `matmul` follows `torch.matmul`'s rules, `sgemm` is BLAS's alpha * A @ B + beta * C; `addmm`, `bmm`, `baddbmm` and
-`linear` are torch's functions of these names. `enable` makes torch's own products run on this package, `last_plan` tells
-what ran.
+`linear` are torch's functions of these names. `enable` makes torch's own products run on this package, and `last_plan`
+tells what ran.
 """
 
 from .errors import DeviceError, DtypeError, OverlapError, ShapeError
