@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .algorithms import dot, fma, parts, relay, rows, tensor_core
 from .algorithms.split import Planes
+from .last import thread
 from .launch import Launch, cdiv
 from .plan import Plan
 from .problem import Problem
@@ -44,6 +45,7 @@ class Execution:
         """
         if out.numel() == 0:
             return
+        thread.execution = self
         alpha = alpha if self.p.alpha else 0.0
         try:
             if out.is_cuda:
