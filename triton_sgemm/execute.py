@@ -63,6 +63,12 @@ class Execution:
         if key in self.recorded:
             self.recorded[key].run(given, alpha, beta)
             return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"a CUDA graph is being captured, and a product of {self.p.M} x {self.p.N} x {self.p.K} of tensors that "
+                "lie like these was never computed before: its kernels may have to be compiled and loaded, which ends a "
+                "capture; call it once before"
+            )
         a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
         given[:4] = a, b, c, out
         p = replace(self.p, alpha=Alpha(alpha), beta=Beta(beta))
