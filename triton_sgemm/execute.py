@@ -65,8 +65,8 @@ class Execution:
             return
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                f"a CUDA graph is being captured, and a product of {self.p.M} x {self.p.N} x {self.p.K} of tensors that "
-                "lie like these was never computed before: its kernels may have to be compiled and loaded, which ends a "
+                f"a CUDA graph is being captured, but no product of {self.p.M} x {self.p.N} x {self.p.K} of tensors "
+                "that lie like these was computed before: to compile and load its kernels now would end the "
                 "capture; call it once before"
             )
         a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
