@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.language.extra.cuda import gdc_wait
 
 from ..device import gpu
 from ..launch import Launch
@@ -86,7 +85,6 @@ def rest_kernel(
     STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
     MARK_M: gl.constexpr, MARK_N: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
-    gdc_wait()  # for `before` to end: this one was started early, so that what a start takes has passed by then
     products = count(batch)
 
     # single elements, from A and B where they lie
@@ -139,5 +137,5 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, left
     programs = min(tiles.programs, gpu(out.device.index).sms) if out.is_cuda else tiles.programs
     lies = (a, b, p.a_strides[-3::-1], p.b_strides[-3::-1], *p.a_strides[-2:], *p.b_strides[-2:])
     args = (left.marks, left.strays, *lies, *tiles.args)
-    form = tiles.options | {"MARK_M": left.M, "MARK_N": left.N, "STEP": STEP, "launch_pdl": True}
+    form = tiles.options | {"MARK_M": left.M, "MARK_N": left.N, "STEP": STEP}
     return Launch(rest_kernel, programs, args, form, (before, *tiles.before))

@@ -41,7 +41,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_wait
 
 from ..device import gpu
 from ..launch import Launch, cdiv
@@ -75,7 +74,7 @@ class Tile:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The kernel's keyword arguments, but for those of the problem."""
-        return asdict(self) | {"num_warps": 4, "launch_pdl": True}
+        return asdict(self) | {"num_warps": 4}
 
     @property
     def half(self) -> tuple[int, int]:
@@ -380,7 +379,6 @@ def tensor_core_kernel(
         mbarrier.init(ready.index(s), count=1)
         mbarrier.init(empty.index(s), count=CONSUMERS)
     fence_async_shared()
-    gdc_wait()  # for the split to end: this one was started early
     extreme = (gl.load(a_high) | gl.load(b_high)) != 0
 
     gl.warp_specialize(
