@@ -110,7 +110,7 @@ def launch(
     if isinstance(plan.tile, tensor_core.Tile):
         before = tiled(in_parts(p, plan.depth, room), a, b, None, room)
     else:
-        part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
+        part = replace(p, alpha=1.0, beta=0.0, activation=None, c_strides=None, out_strides=room.stride()[1:])
         before = tiled(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0))
     return parts.launch(p, room, c, out, before)
 
@@ -127,6 +127,7 @@ def in_parts(p: Problem, depth: int, room: Tensor) -> Problem:
         out_strides=room.stride(),
         alpha=1.0,
         beta=0.0,
+        activation=None,
     )
 
 

@@ -47,6 +47,7 @@ from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import fma, rest, split
+from ._activation import activated
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._gluon import available as fma_available
 from ._walk import count, offset, place
@@ -210,7 +211,7 @@ def consumer(
     a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_rows, b_rows, extreme, c_ptr, out_ptr,
     left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-    stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
+    stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
@@ -328,8 +329,8 @@ def consumer(
             gl.store(strays_ptr + gl.atomic_add(left_ptr + 1, 1), piece)
             gl.atomic_add(left_ptr + 2, failed)
 
-        # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps, the first at most 2^64 either way:
-        # nothing leaves float32's range, or rounds, before the product does
+        # write activation(alpha * 2^(ea + eb - 28) * main + beta * C); A's power in two steps, the first at most 2^64
+        # either way: nothing leaves float32's range, or rounds, before the product does
         up_a = rows.index(0).load(LINE) - 14
         up_b = cols.index(0).load(LINE) - 14
         up_first = gl.minimum(gl.maximum(up_a, -64), 64)
@@ -344,6 +345,7 @@ def consumer(
         if HAS_C:
             c = gl.load(c_ptr + offset(z, batch, c_batch) + row * stride_cm + col * stride_cn, mask=inside)
             value = gl.fma(c, beta, value)
+        value = activated(value, ACTIVATION)
         gl.store(out_ptr + offset(z, batch, out_batch) + row * stride_om + col * stride_on, value, mask=inside)
 
 
@@ -353,9 +355,9 @@ def tensor_core_kernel(
     left_ptr, strays_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-    stride_cm, stride_cn, stride_om, stride_on,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
+    stride_cm, stride_cn, stride_om, stride_on, HAS_C: gl.constexpr, ACTIVATION: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
+    GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr,
 ):  # fmt: skip
@@ -387,15 +389,15 @@ def tensor_core_kernel(
                 a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_rows, b_rows, extreme,
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-                stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
+                stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+                TERMS, GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (consumer, (
                 a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_rows, b_rows, extreme,
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-                stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
+                stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+                TERMS, GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (producer, (
                 a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_rows, b_rows, extreme,
@@ -491,6 +493,7 @@ def _multiply(
     )  # fmt: skip
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
+        "ACTIVATION": p.activation,
         "A_ALONG_K": a.along_k,
         "B_ALONG_K": b.along_k,
         "CONSUMERS": CONSUMERS,
