@@ -168,22 +168,22 @@ def panel(
 
     # most tiles hold nothing that is small or too large
     smalls = tl.zeros((BLOCK_X,), tl.int32)
-    spared = tl.zeros((BLOCK_X,), tl.int32)
+    slack = tl.zeros((BLOCK_X,), tl.int32)
     if ONCE:
-        spared = tl.where(top == 0, PARTS * K, spared)
+        slack = tl.where(top == 0, PARTS * K, slack)
     fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
     if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
         smalls = tl.sum(small(x, y), 1)
         here = tl.minimum(K - chunk * BLOCK_K, BLOCK_K).to(tl.int32)
-        spared = PARTS * here - norm(y, here)
+        slack = PARTS * here - norm(y, here)
         if not ONCE:
             tl.atomic_add(rows_ptr + pitch + lanes, smalls, lanes < X, sem="relaxed")
-            tl.atomic_add(rows_ptr + 2 * pitch + lanes, spared, lanes < X, sem="relaxed")
+            tl.atomic_add(rows_ptr + 2 * pitch + lanes, slack, lanes < X, sem="relaxed")
             if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
                 tl.store(broken_ptr + pid, 1)
     if ONCE:
         tl.store(rows_ptr + pitch + lanes, smalls, lanes < X)
-        tl.store(rows_ptr + 2 * pitch + lanes, spared, lanes < X)
+        tl.store(rows_ptr + 2 * pitch + lanes, slack, lanes < X)
 
 
 @triton.jit
@@ -210,17 +210,17 @@ def repair(
     top = tl.max(tops, 1)
     e = tl.maximum(exponent(top), LOWEST)
     smalls = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
-    sizes = tl.zeros((BLOCK_X, BLOCK_K), tl.float32)
+    sums = tl.zeros((BLOCK_X, BLOCK_K), tl.float32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         y = x * power_of_2(14 - e)[:, None]
         write(room_ptr, y, lanes, k, pitch - first, depth, pitch, stride_lane, stride_rk, PLANES)
         smalls += small(x, y)
-        sizes += tl.abs(y)
+        sums += tl.abs(y)
     tl.store(rows_ptr + lanes, e, lanes < X)
     tl.store(rows_ptr + pitch + lanes, tl.sum(smalls, 1), lanes < X)
-    tl.store(rows_ptr + 2 * pitch + lanes, PARTS * K - norm(sizes, K), lanes < X)
+    tl.store(rows_ptr + 2 * pitch + lanes, PARTS * K - norm(sums, K), lanes < X)
     if tl.max(e, 0) >= HIGH:
         tl.store(high_ptr, 1)
 

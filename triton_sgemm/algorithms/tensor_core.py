@@ -186,15 +186,24 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
+def bfloat16_above(x):
+    """The least bfloat16 that is not below x, a float32 that is not below 0, as its 16 bits."""
+    return (x.to(gl.int32, bitcast=True) + 65535) >> 16
+
+
+@gluon.jit
 def smalls_and_norm(lines, K, TERMS: gl.constexpr, ACC: gl.constexpr, axis: gl.constexpr):
-    """The small entries of each row or column, and its norm, each times what |acc| must reach for them."""
+    """The small entries of each row or column, and its norm, each times what |acc| must reach for them.
+
+    A register holds both: of a tile's columns there would be more than fit beside `main`.
+    """
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
     smalls = lines.index(1).load(LINE).to(gl.float32) * weight
     norm = (K * PARTS - lines.index(2).load(LINE)).to(gl.float32) * (weight / PARTS)
-    smalls = gl.convert_layout(smalls, gl.SliceLayout(axis, ACC))
-    norm = gl.convert_layout(norm, gl.SliceLayout(axis, ACC))
-    return gl.expand_dims(smalls, axis), gl.expand_dims(norm, axis)
+    both = bfloat16_above(smalls) << 16 | bfloat16_above(norm)
+    both = gl.expand_dims(gl.convert_layout(both, gl.SliceLayout(axis, ACC)), axis)
+    return (both & -65536).to(gl.float32, bitcast=True), (both << 16).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
