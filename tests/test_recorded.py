@@ -115,7 +115,7 @@ def test_the_bits_are_those_of_a_launch_made_anew(name: str) -> None:
 
 def _recipe_of(a: Tensor, b: Tensor, alpha: float, beta: float, c: Tensor | None, precision: str) -> Any:
     lies = [None if t is None else (t.shape, t.stride()) for t in (a, b, c, None)]
-    found = _recipe.__wrapped__("matmul", ("a", "b", "c"), *lies, alpha != 0, beta != 0, 0, precision, False)
+    found = _recipe.__wrapped__("matmul", ("a", "b", "c"), *lies, alpha != 0, beta != 0, None, 0, precision, False)
     return found[1]
 
 

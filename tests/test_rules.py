@@ -87,6 +87,11 @@ WRONG_HERE = [
         ShapeError,
         "prepared is (5, 4); need an input (..., K) and prepare(w",
     ),
+    (
+        lambda: linear(f32(3, 4), f32(5, 4), activation="tanh"),
+        ValueError,
+        "linear: activation is 'tanh'; use None or one of 'relu', 'gelu', 'silu'",
+    ),
     (lambda: linear(f32(3, 4), None), TypeError, "linear: weight is a NoneType; need a torch.Tensor"),
     (
         lambda: matmul(f32(2, 2).requires_grad_(), f32(2, 2), out=f32(2, 2)),
