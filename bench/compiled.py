@@ -109,11 +109,10 @@ def read(variant: Variant, arch: int, general: bool = False) -> Compiled:
         rung = rung_of(variant)
         if rung is None:
             return Compiled(variant.name, arch, note="runs other variants' kernels or cuBLAS")
-        nvcc = Path(CUDA_HOME, "bin", "nvcc") if CUDA_HOME else None
-        found = nvcc if nvcc and nvcc.exists() else shutil.which("nvcc")
-        if not found:
+        nvcc = _find_nvcc()
+        if not nvcc:
             return Compiled(variant.name, arch, note="needs nvcc")
-        return _disassemble(variant, arch, cubin, rung.threads, _nvcc(str(found), rung, arch, cubin), False)
+        return _disassemble(variant, arch, cubin, rung.threads, _nvcc(nvcc, rung, arch, cubin), False)
 
 
 def _together(parts: list[Compiled]) -> Compiled:
@@ -149,6 +148,19 @@ def general_call(batched: bool) -> Call:
     b = torch.empty(*batch[1:], 70, 85)[..., ::5].expand(*batch, 70, 17)
     c, out = torch.empty(17, 33).mT.expand(*batch, 33, 17), torch.empty(*batch, 33, 18)[..., :17]
     return problem(a, b, c, out, 1.5, 0.5), a, b, c, out
+
+
+def _find_nvcc() -> str | None:
+    nvcc = Path(CUDA_HOME, "bin", "nvcc") if CUDA_HOME else None
+    return str(nvcc) if nvcc and nvcc.exists() else shutil.which("nvcc")
+
+
+def nvcc_version() -> str:
+    """The release of the nvcc that compiles the CUDA rungs; "-" where there is none."""
+    nvcc = _find_nvcc()
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
+    found = re.search(r"V(\d+\.\d+\.\d+)", said)
+    return found[1] if found else "-"
 
 
 def _nvcc(nvcc: str, rung: Rung, arch: int, cubin: Path) -> int:

@@ -84,7 +84,7 @@ class Tiling:
 
     @property
     def wants(self) -> tuple[int, int, str] | None:
-        """What the lanes of a warp read of A and of B at each k: elements of shared memory, sectors of global memory."""
+        """What the lanes of a warp read of A and of B at each k: elements of shared memory or sectors of global."""
         if not (self.lanes and self.thread):
             return None
         rows, columns = (lanes * each for lanes, each in zip(self.lanes, self.thread, strict=True))

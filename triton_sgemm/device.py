@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import torch
 
-
 REGISTERS = 65536  # of an SM, on every architecture below
 
 
