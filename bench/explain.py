@@ -142,21 +142,18 @@ def compiled(e: Explained) -> Figures:
     fit = occupancy(e.arch, main.threads, main.shared_bytes, main.registers)
     f = {"registers": f"{main.registers}", "spills": f"{c.spills}", "shared bytes": f"{main.shared_bytes:,}"}
     f |= _occupancy(fit)
-    loads = {width: main.count(f"LDS.{width}") for width in (32, 64, 128)}
-    matrices = main.count("LDSM")
+    loads = {(name, width): main.count(f"{name}.{width}") for name in ("LDS", "LDSM") for width in (32, 64, 128)}
     f["FFMA"] = f"{main.count(*sass.FMAS)}"
-    f |= {f"LDS.{width}": f"{n}" for width, n in loads.items()}
-    f["LDSM"] = f"{matrices}"
+    f |= {f"{name}.{width}": f"{n}" for (name, width), n in loads.items()}
     f |= {name: f"{main.count(*(f'{name}.{w}' for w in (32, 64, 128)))}" for name in ("LDG", "LDGSTS")}
     f |= {name: f"{main.count(name)}" for name in ("UTMALDG", "HMMA", "HGMMA", "BAR")}
-    if e.tiling and e.tiling.fma_per_load and (instructions := sum(loads.values()) + matrices):
-        # LDSM brings a thread four elements at most, as LDS.128 does
-        elements = sum(n * width // 32 for width, n in loads.items()) + 4 * matrices
+    if e.tiling and e.tiling.fma_per_load and (instructions := sum(loads.values())):
+        elements = sum(n * width // 32 for (_, width), n in loads.items())
         fmas = main.count("FFMA") + 2 * main.count("FFMA2")
         f["FMAs a shared load"] = f"{fmas / instructions:.3g}"
         f["predicted"] = f"{'at most ' if e.tiling.free else ''}{e.tiling.fma_per_load:.3g}"
         f["FMAs an element"] = f"{fmas / elements:.3g}"
-        f["loads of several elements"] = f"{instructions - loads[32]} of {instructions}"
+        f["loads of several elements"] = f"{sum(n for (_, width), n in loads.items() if width > 32)} of {instructions}"
         if not main.count("BAR"):
             f["note"] = "the loop over k is not unrolled: what moves the tiles is around it"
     return f
@@ -214,7 +211,7 @@ COLUMNS = {
     ],
     "compiled": [
         "registers", "spills", "shared bytes", "blocks an SM", "occupancy", "bound by", "FFMA", "LDS.32", "LDS.64",
-        "LDS.128", "LDSM", "LDG", "LDGSTS", "UTMALDG", "HMMA", "HGMMA", "BAR", "FMAs a shared load", "predicted",
+        "LDS.128", "LDSM.32", "LDSM.64", "LDSM.128", "LDG", "LDGSTS", "UTMALDG", "HMMA", "HGMMA", "BAR", "FMAs a shared load", "predicted",
         "FMAs an element", "note",
     ],
     "measured": [
@@ -293,11 +290,16 @@ def filled(markdown: str, code: dict[tuple[str, int], Compiled]) -> str:
         if kind == "compiled" and not code:
             return m[0]
         found = explained(select(LADDER), card, code)
-        source = f"\n\nTriton {triton.__version__}; nvcc {nvcc_version()}." if kind == "compiled" else ""
+        source = f"\n\n{compilers()}" if kind == "compiled" else ""
         return f"{m[1]}\n{facts(card)}.\n\n{side_by_side(found, kind, 'pipe')}{source}\n\n{m[4]}"
 
     pattern = r"(<!-- explain (predicted|compiled) (\S+) -->\n).*?(<!-- end -->)"
     return re.sub(pattern, anew, markdown, flags=re.DOTALL)
+
+
+def compilers() -> str:
+    """What makes the figures of compiled code."""
+    return f"Triton {triton.__version__}; nvcc {nvcc_version()}."
 
 
 def card_of(name: str) -> Card:

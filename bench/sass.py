@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 LABEL = re.compile(r"^(\.L_x_\w+):")
 LINE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9]*)([.\w]*)(.*)")
-SIZED = ("LDS", "LDG", "LDGSTS")  # counted apart by the bits of a load
+SIZED = ("LDS", "LDG", "LDGSTS")  # counted apart by the bits that a thread loads,
+MATRICES = {"M88": "32", "2": "64", "4": "128"}  # as LDSM is, by how many matrices it loads
 TENSOR = ("HMMA", "HGMMA", "UTCHMMA")
 FMAS = ("FFMA", "FFMA2")
 JUMPS = ("BRA", "BRX", "JMP", "JMX")
@@ -21,7 +22,7 @@ JUMPS = ("BRA", "BRX", "JMP", "JMX")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: `name` is its operation, with the bits a thread loads for those of SIZED."""
+    """One instruction: `name` is its operation, with the bits that a thread loads for a load."""
 
     name: str
     targets: tuple[int, ...] = ()  # where it may jump to, as places in the code
@@ -45,6 +46,8 @@ def _instruction(line: re.Match[str], places: dict[str, int]) -> Instruction:
     name = operation
     if operation in SIZED:
         name += "." + next((part for part in modifiers.split(".") if part in ("64", "128")), "32")
+    elif operation == "LDSM":
+        name += "." + MATRICES.get(modifiers.rpartition(".")[2], "32")
     jumps = operation in JUMPS
     targets = tuple(places[label] for label in re.findall(r"\.L_x_\w+", operands) if label in places) if jumps else ()
     # BRA.U tests a predicate among its operands
