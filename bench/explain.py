@@ -211,8 +211,8 @@ COLUMNS = {
     ],
     "compiled": [
         "registers", "spills", "shared bytes", "blocks an SM", "occupancy", "bound by", "FFMA", "LDS.32", "LDS.64",
-        "LDS.128", "LDSM.32", "LDSM.64", "LDSM.128", "LDG", "LDGSTS", "UTMALDG", "HMMA", "HGMMA", "BAR", "FMAs a shared load", "predicted",
-        "FMAs an element", "note",
+        "LDS.128", "LDSM.32", "LDSM.64", "LDSM.128", "LDG", "LDGSTS", "UTMALDG", "HMMA", "HGMMA", "BAR",
+        "FMAs a shared load", "predicted", "FMAs an element", "note",
     ],
     "measured": [
         "ms", "GFLOP/s", "% of cuBLAS", "% of the FMA peak", "DRAM bytes", "L2 bytes", "FLOP/byte of DRAM", "FMA pipe",

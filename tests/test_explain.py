@@ -322,6 +322,22 @@ def test_predictions_in_the_document_are_those_of_the_tiles() -> None:
     assert explain.filled(text, {}) == text, "run make explain ARGS=--docs"
 
 
+@pytest.mark.parametrize("gpu", ["rtx-5080", "h200"])
+def test_the_compilers_read_as_many_elements_as_predicted(gpu: str) -> None:
+    made = re.search(
+        rf"<!-- explain compiled {gpu} -->.*?(\| variant.*?)\n\n", explain.LADDER_MD.read_text(), re.DOTALL
+    )
+    head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in made[1].splitlines())
+    figures = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [f["variant"] for f in figures if f["predicted"]] == [
+        e.variant.name for e in explain.explained(explain.select(explain.LADDER), CARDS[gpu], {}) if e.tiling.stages
+    ]
+    assert all(f["FMAs an element"] == f["predicted"] and f["spills"] == "0" for f in figures)
+    # "ptxas reports 40 registers per thread": of the chapter's architecture
+    chapter = next(f for f in figures if f["variant"] == "smem_tiling_cuda")
+    assert (chapter["registers"], chapter["shared bytes"]) == ("40" if gpu == "rtx-5080" else "32", "8,192")
+
+
 @pytest.mark.slow
 def test_code_in_the_document_is_what_the_compilers_make() -> None:
     text = explain.LADDER_MD.read_text()
