@@ -12,6 +12,7 @@ TORCH_CPU = torch==2.13.0+cpu
 TRITON = triton==3.6.0
 
 NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
+NEEDS_doctor = torch triton numpy
 NEEDS_plots = $(NEEDS_bench) matplotlib
 NEEDS_test = $(NEEDS_bench) pytest hypothesis
 NEEDS_lint = torch triton numpy pandas rich ruff mypy
@@ -30,8 +31,15 @@ results: ## measures SUITE (as for bench) into bench/results/<gpu> (or CSV=), th
 precision: ## measures the errors of each precision on many kinds of data into bench/results/<gpu> (or CSV=), then tables
 	$(call with,bench) -m bench.precision --csv $(CSV) $(ARGS) && "$$py" -m bench.table
 
+examples: ## measures the programs of docs/examples.md into bench/results/<gpu> (or CSV=), then tables; needs timm, transformers
+	$(call with,bench) -m examples.orthogonalise --csv $(CSV) && "$$py" -m examples.transformer --csv $(CSV) \
+	&& "$$py" -m bench.table
+
 plots: ## draws docs/plots from bench/results (or CSV=); needs no GPU
 	$(call with,plots) -m bench.plots --results $(CSV) $(ARGS)
+
+doctor: ## what this machine is, what computes a product on it, whether that is right and how fast; ARGS=--quick
+	$(call with,doctor) -m triton_sgemm $(ARGS)
 
 compare: ## each raw CUDA rung beside its Triton twin
 	$(call with,bench) -m bench.compare $(ARGS)
@@ -66,7 +74,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results precision plots compare compile explain table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results precision examples plots doctor compare compile explain table test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

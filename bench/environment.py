@@ -11,15 +11,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from triton_sgemm.device import gpu
-
-# each of these changes what cuBLAS or Triton does with float32; a set one is reported
-SWITCHES = (
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "TRITON_F32_DEFAULT",
-    "TRITON_DEFAULT_FP_FUSION",
-)
+from triton_sgemm.device import driver_version, gpu
+from triton_sgemm.precision import switches_set
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Environment:
 
     def header(self) -> str:
         """The lines above the tables."""
-        switches = [f"{name}={os.environ[name]}" for name in SWITCHES if name in os.environ]
+        switches = switches_set()
         return (
             f"{self.gpu}, driver {self.driver or '-'} | torch {self.torch}, Triton {self.triton}, "
             f"Python {platform.python_version()} | commit {self.commit}, {self.date}\n"
@@ -49,7 +42,7 @@ def environment() -> Environment:
     on_gpu = torch.cuda.is_available()
     return Environment(
         gpu=gpu(torch.cuda.current_device()).name if on_gpu else "no CUDA GPU",
-        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+        driver=driver_version(),
         torch=torch.__version__,
         triton=triton.__version__,
         commit=os.environ.get("COMMIT") or _output("git", "describe", "--always", "--dirty") or "unknown",

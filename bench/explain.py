@@ -162,7 +162,7 @@ def compiled(e: Explained) -> Figures:
 def measured(e: Explained) -> Figures:
     """What is in bench/results for this GPU."""
     f: Figures = {}
-    row = _row(e, ["chapter.csv", "square.csv"])
+    row = _row(e, ["chapter.csv", "ladder.csv", "square.csv"])
     if row is not None:
         f |= {
             "ms": f"{row['ms']:.4g}",

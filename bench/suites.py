@@ -95,19 +95,20 @@ class Suite:
     variants: tuple[str, ...] = ("*",)
 
 
+SQUARES = square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384)
 BASELINES_AND_MATMUL = ("cublas*", "matmul_*")
 FEW = (1, 8, 16, 64)
 
 SUITES = {
     # the chapter's own size
     "chapter": Suite(square(4096)),
-    # where launch overhead, wave quantisation and the power limit rule; one off a multiple on both sides.
-    # Of the tiles, the one that matmul picks
+    # where launch overhead, wave quantisation and the power limit rule; one off a multiple on both sides
     "square": Suite(
-        square(256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384),
-        (*BASELINES_AND_MATMUL, "*_cuda", "*_gluon", "*_triton", "fma_128x256x8", "fp16x*",
-         "dot_tf32x3", "dot_bf16x6"),
+        SQUARES,
+        (*BASELINES_AND_MATMUL, "fma_128x256x8", "fp16x*", "dot_tf32x3", "dot_bf16x6"),
     ),
+    # the chapter's rungs at the same sizes
+    "ladder": Suite(SQUARES, ("cublas", "*_cuda", "*_gluon", "*_triton")),
     # the same product from memory in other orders; the last two, and odd rows, forbid loads of four elements at once
     "layouts": Suite(
         (*(replace(Case(4096, 4096, 4096), layout=layout) for layout in LAYOUTS), Case(4095, 4097, 4093)),

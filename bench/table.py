@@ -2,8 +2,8 @@
 
     python -m bench.table
 
-writes the tables between the markers `<!-- results SUITE GPU -->` or `<!-- precision GPU -->` and `<!-- end -->` of
-every Markdown file.
+writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->` or `<!-- example NAME GPU
+-->` and `<!-- end -->` of every Markdown file.
 """
 
 from __future__ import annotations
@@ -259,22 +259,71 @@ def accuracy(data: pd.DataFrame) -> str:
             columns[name] = [*figures[name].map(_number("{:.2e}"))]
             if name in falls_back:
                 columns[f"fallback of {name}"] = [*shares[name].map(SHARE)]
-        body = pd.DataFrame(columns)
-        align = ("left",) + ("right",) * (len(columns) - 1)
-        parts.append(f"**{heading}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True))
+        parts.append(f"**{heading}**\n\n{_markdown(columns)}")
     noted = data[data["note"].notna() & (data["note"] != "")]
     notes = [f"{row.variant}, {row.data}, K = {row.K:,}: {row.note}" for row in noted.itertuples()]
     return "\n\n".join([*parts, *notes, f"{origin(data)}; against float64."])
+
+
+def transformer(data: pd.DataFrame) -> str:
+    """The training steps of `python -m examples.transformer` as Markdown: one table a model."""
+    parts = []
+    for model, steps in data.groupby("model", sort=False):
+        first = steps.iloc[0]
+        columns = {
+            "products by": steps["way"],
+            "ms a step": steps["ms"].map(_number("{:.4g}")),
+            "speed-up": (first["ms"] / steps["ms"]).map(_number("{:.2f}")),
+            "error of the output": steps["output_error"].map("{:.1e}".format),
+            "error of the gradients": steps["gradient_error"].map("{:.1e}".format),
+        }
+        parts.append(f"**{model}, {first['parameters'] / 1e6:,.0f} million parameters**\n\n{_markdown(columns)}")
+    return "\n\n".join(
+        [*parts, f"{origin(data)}; medians; errors relative, Frobenius, against the same step in float64."]
+    )
+
+
+def orthogonalise(data: pd.DataFrame) -> str:
+    """The iterations of `python -m examples.orthogonalise` as Markdown, a column a way."""
+    ways, first = list(dict.fromkeys(data["way"])), data.iloc[0]
+    residuals = data.pivot(index="iteration", columns="way", values="residual")
+    ends = data[data["iteration"] == data["iteration"].max()].set_index("way")
+    columns: dict[str, Any] = {
+        "iteration": [*map(str, residuals.index), "*error of the factor*", "*ms, all iterations*"]
+    }
+    for way in ways:
+        figures = [*residuals[way], ends.loc[way, "error"]]
+        columns[way] = [*map("{:.1e}".format, figures), _number("{:.4g}")(ends.loc[way, "ms"])]
+    return (
+        f"{_markdown(columns)}\n\n{origin(data)}; |X' X - I| and, at the end, |X - U V'|, over |I|, Frobenius, in "
+        f"float64; n = {first['n']}, condition {first['condition']:g}."
+    )
+
+
+EXAMPLES = {"transformer": transformer, "orthogonalise": orthogonalise}  # of the folder examples, by file
+
+
+def _markdown(columns: dict[str, Any]) -> str:
+    align = ("left",) + ("right",) * (len(columns) - 1)
+    return pd.DataFrame(columns).to_markdown(index=False, colalign=align, disable_numparse=True)
 
 
 def filled(markdown: str) -> str:
     """`markdown` with every table between markers made anew from its results file."""
 
     def anew(m: re.Match[str]) -> str:
-        return f"{m[1]}\n{rendered(m[2], m[3]) if m[2] else accuracy(read(RESULTS / m[3] / 'precision.csv'))}\n\n{m[4]}"
+        start, suite, example, gpu, end = m.groups()
+        if suite:
+            body = rendered(suite, gpu)
+        elif example:
+            path = RESULTS / gpu / f"example_{example}.csv"
+            body = EXAMPLES[example](read(path)) if path.exists() else "Not measured yet: `make examples`."
+        else:
+            body = accuracy(read(RESULTS / gpu / "precision.csv"))
+        return f"{start}\n{body}\n\n{end}"
 
-    pattern = re.compile(r"(<!-- (?:results (\S+)|precision) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(anew, markdown)
+    markers = r"(<!-- (?:results (\S+)|example (\S+)|precision) (\S+) -->\n).*?(<!-- end -->)"
+    return re.sub(markers, anew, markdown, flags=re.DOTALL)
 
 
 def documents() -> list[Path]:

@@ -21,10 +21,11 @@ LOW = 2.0**-11  # what a unit of the low plane is worth
 SMALL = 2.0**-13  # from here up, the planes hold an entry to 2u and tensor cores align it by its true exponent
 TOO_LARGE = 2.0**15
 LOWEST = -112  # exponent of a row: 2^(14 - e) is a float32
-NO_ROW = -(2**30)  # small entries of a row of zeros
+PARTS = 16  # of TOO_LARGE, in which norms are counted
 SAMPLE, HEADROOM = 64, 3  # entries of a row that are looked at, exponents that are left above them
 PANEL = 32  # rows that are split again together, where they lie along X
 LONGEST, WIDEST = 32768, 128  # K that one program splits: along K, along X
+ELEMENTS, TALLEST = 4096, 64  # of a tile along K that is no wider, and its rows at most
 DEEPEST = 2**20
 NOTHING = -10_000  # the exponent of a zero: it never decides where a sum is aligned
 
@@ -37,7 +38,8 @@ class Algorithm:
     promote: int | None = 32  # K between two promotions of the high sums
     fold: int = 8192
     extra_bits: int = 2  # that a tensor core keeps below the 24 of float32
-    weight: float = 2.0  # what |acc| must reach for each small entry of its row and column
+    weight: float = 2.0  # what |acc| must reach for each small entry of its row and column ...
+    norm: float = 1.0  # ... or for each unit of what they can meet
     half_tile: tuple[int, int] = (64, 128)
     few: int = 32  # elements that a half tile may leave to float32 one by one
     along_k: bool = True  # rows of A and columns of B are contiguous; else exponents are guessed from a sample
@@ -58,18 +60,44 @@ class Planes:
     high: Floats
     low: Floats
     exponent: Ints
-    smalls: Ints  # how many entries of each row are small; very few for a row of zeros, whose products are exact
+    smalls: Ints  # how many entries of each row are small
+    norm: Floats  # an upper bound of the sum of |y|, in units of TOO_LARGE
 
 
 def split(x: Floats, algorithm: Algorithm = FP16X3) -> Planes:
     """The planes of float32 rows x (R, K); B is given transposed."""
-    exponent, known = row_exponents(x, algorithm)
+    exponent, again = row_exponents(x, algorithm)
     x = np.where(exponent[:, None] == 128, np.float32(0), x)
     y = scale(x, exponent)
     high = y.astype(np.float16).astype(np.float32)
     low = ((y - high) * np.float32(2**11)).astype(np.float16).astype(np.float32)
-    smalls = ((x != 0) & (np.abs(y) < SMALL)).sum(1)
-    return Planes(high, low, exponent, np.where(known & ~x.any(1), NO_ROW, smalls))
+    small = (x != 0) & (np.abs(y) < SMALL)
+    return Planes(high, low, exponent, small.sum(1), norms(y, small, again, algorithm))
+
+
+def norms(y: Floats, small: NDArray[np.bool_], again: NDArray[np.bool_], algorithm: Algorithm) -> Floats:
+    """Rounded up tile by tile, and K for tiles where nothing is small: nobody sums those."""
+    K = y.shape[1]
+    height, width = tile(K, algorithm)
+    first = np.arange(0, K, width)
+    seen = by_tile(np.logical_or.reduceat(small, first, 1), height, 1)
+    sums = np.add.reduceat(np.abs(y.astype(np.float64)), first, 1)
+    parts = np.where(seen, rounded_up(sums), PARTS * np.diff(first, append=K)).sum(1)
+    whole = again | ((len(first) == 1) & ~y.any(1))
+    return np.where(whole, rounded_up(sums.sum(1)), parts) / PARTS
+
+
+def rounded_up(sums: Floats) -> Floats:
+    """In PARTS of TOO_LARGE."""
+    return np.ceil(sums * (PARTS / TOO_LARGE))
+
+
+def tile(K: int, algorithm: Algorithm) -> tuple[int, int]:
+    """Rows and K of what one program splits."""
+    if not algorithm.along_k:
+        return PANEL, WIDEST
+    depth = 1 << max(4, (K - 1).bit_length())
+    return max(1, min(ELEMENTS // depth, TALLEST)), LONGEST
 
 
 def scale(x: Floats, exponent: Ints) -> Floats:
@@ -78,23 +106,22 @@ def scale(x: Floats, exponent: Ints) -> Floats:
 
 
 def row_exponents(x: Floats, algorithm: Algorithm) -> tuple[Ints, NDArray[np.bool_]]:
-    """e of each row, and whether it is that of its largest entry.
+    """e of each row, and whether it was split again.
 
-    It is where one program splits the row; else it is a sample's until an entry exceeds that.
+    e is that of the largest entry where one program splits the row; else it is a sample's until an entry exceeds that.
     """
     if not algorithm.scaled:
         return np.full(len(x), 14), np.zeros(len(x), bool)
     exact = np.maximum(floor_log2(x), LOWEST)
     R, K = x.shape
-    one_tile = LONGEST if algorithm.along_k else WIDEST
-    if one_tile >= K:
-        return exact, np.ones(R, bool)
+    if tile(K, algorithm)[1] >= K:
+        return exact, np.zeros(R, bool)
     sampled = floor_log2(x[:, np.arange(SAMPLE) * (K // SAMPLE)])
     guess = np.clip(sampled + HEADROOM, LOWEST, 127)
     broken = ~(np.abs(scale(x, guess)) < TOO_LARGE).all(1)
-    panel = np.arange(R) // (1 if algorithm.along_k else PANEL)
-    known = np.isin(panel, panel[broken])
-    return np.where(known, exact, guess), known
+    panel = np.arange(R) // tile(K, algorithm)[0]
+    again = np.isin(panel, panel[broken])
+    return np.where(again, exact, guess), again
 
 
 def floor_log2(x: Floats) -> Ints:
@@ -213,8 +240,9 @@ def left(rows: Planes, columns: Planes, acc: Floats, algorithm: Algorithm, K: in
     ea, eb = by_tile(ea, 2 * height, 1), by_tile(eb[None], 1, width)
     fallback = (ea + eb >= limit) | (np.maximum(ea, eb) == 128)
     if algorithm.checked:
-        lost = algorithm.weight * (rows.smalls[:, None] + columns.smalls)
-        failed = lost > np.abs(acc)
+        norm_a, norm_b = algorithm.norm * rows.norm[:, None], algorithm.norm * columns.norm
+        lost = np.minimum(rows.smalls[:, None], norm_b) + np.minimum(columns.smalls, norm_a)
+        failed = algorithm.weight * lost > np.abs(acc)
         fallback |= failed | by_tile(count(failed, height, width) > algorithm.few, height, width)
     return fallback
 

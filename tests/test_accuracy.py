@@ -87,8 +87,12 @@ def sparse(K: int, **entries: dict[int, float]) -> tuple[Floats, Floats]:
 def test_the_model_has_the_kernels_constants() -> None:
     assert split.SMALL.value == model.SMALL and split.TOO_LARGE.value == model.TOO_LARGE
     assert split.LOWEST.value == model.LOWEST and split.HEADROOM.value == model.HEADROOM
-    assert split.NO_ROW.value == model.NO_ROW and split.SAMPLE == model.SAMPLE and split.ACROSS == model.PANEL
-    assert split.LONGEST == model.LONGEST and split.ELEMENTS // split.ACROSS == model.WIDEST
+    assert split.PARTS.value == model.PARTS and split.SAMPLE == model.SAMPLE
+    for K in (1, 64, 100, 1000, 4096, 40000):
+        for along_k, strides in ((True, (K, 1)), (False, (1, 500))):
+            height, width = model.tile(K, replace(FP16X3, along_k=along_k))
+            block = split.Source(torch.empty(0), (), 500, K, strides).block
+            assert block[0] == height and min(width, K) <= block[1] <= width
     assert tensor_core.MOST_K == testing.DEEPEST == model.DEEPEST
     assert FP16X3.shallow == testing.SHALLOW == tensor_core.LEAST_K
     for algorithm, tile in ((FP16X3, tensor_core.TILES[0]), (FP16X1, tensor_core.TF32_TILES[0])):
@@ -149,7 +153,7 @@ def share_left(a: Floats, b: Floats, algorithm: Algorithm) -> float:
 
 
 @pytest.mark.parametrize("along_k", [True, False])
-@pytest.mark.parametrize("data", ["normal", "relu", "relu_squared", "softmax", "unscaled", "features"])
+@pytest.mark.parametrize("data", ["normal", "relu", "relu_squared", "softmax", "unscaled", "features", "lognormal_4"])
 def test_ordinary_data_falls_back_in_less_than_one_element_in_a_hundred(data: str, along_k: bool) -> None:
     a, b = drawn(data, 512, 1024, 4096)
     for algorithm in (FP16X3, FP16X1):
@@ -266,25 +270,68 @@ def rows_of_small_entries() -> dict[str, tuple[Floats, Floats]]:
 @pytest.mark.parametrize("case", rows_of_small_entries())
 def test_small_entries_that_matter_fall_back(case: str) -> None:
     a, b = rows_of_small_entries()[case]
-    assert not measured(a, b, replace(FP16X3, checked=False)).keeps_always()
+    for mutant in (replace(FP16X3, checked=False), replace(FP16X3, norm=0.0)):
+        assert not measured(a, b, mutant).keeps_always()
     for right in (measured(a, b), measured(b.T, a.T)):
         assert right.share == 1 and right.keeps_always()
     assert measured(a, b, FP16X1).keeps_always(tf32_bound)
 
 
+@pytest.mark.parametrize("many", [15, 94])
 @pytest.mark.parametrize("algorithm, bound, share", [(FP16X3, fp32_bound, 0.09), (FP16X1, tf32_bound, 0.7)])
-def test_small_entries_that_are_just_let_pass(algorithm: Algorithm, bound, share: float) -> None:
-    """As many as the check allows, of those that the planes miss most, beside a product of middling size."""
+def test_small_entries_that_are_just_let_pass(algorithm: Algorithm, bound, share: float, many: int) -> None:
+    """Of those that the planes miss most, 15 that meet large ones, beside a product of middling size.
+
+    As many as the check allows, or more, that meet as much as the check allows: the others meet zeros.
+    """
     worst = 0.0
     for power in range(-6, 9):
-        a, b = np.zeros((1, 96), np.float32), np.zeros((96, 1), np.float32)
-        a[0, :15], b[:15] = 2.0**-39 - 3 * 2.0**-50, 2 - 2.0**-11 - 2.0**-20
-        a[0, 94], b[94] = 2.0**-22, 2.0 ** (power - 8)
-        a[0, 95] = 1  # the largest meets zero
-        product = measured(a, b, algorithm)
-        assert product.keeps_always(bound)
-        worst = max(worst, product.tensor_core.largest)
+        a, b = middling(many, power)
+        for product in (measured(a, b, algorithm), measured(b.T, a.T, algorithm)):
+            assert product.keeps_always(bound)
+            worst = max(worst, product.tensor_core.largest)
     assert worst > share * bound(96)
+
+
+def middling(many: int, power: int) -> tuple[Floats, Floats]:
+    a, b = np.zeros((1, 96), np.float32), np.zeros((96, 1), np.float32)
+    a[0, :many], b[:15] = 2.0**-39 - 3 * 2.0**-50, 2 - 2.0**-11 - 2.0**-20
+    a[0, 94], b[94] = 2.0**-22, 2.0 ** (power - 8)
+    a[0, 95] = 1  # the largest meets zero
+    b[93] = 2.0**-60 if many > 93 else 0  # without a small entry, a column is not summed
+    return a, b
+
+
+@pytest.mark.parametrize("algorithm, bound, part", [(FP16X3, fp32_bound, 1 / 16), (FP16X1, tf32_bound, 1 / 2)])
+def test_norms_that_are_too_low_are_refused(algorithm: Algorithm, bound, part: float) -> None:
+    mutant = replace(algorithm, norm=part)
+    assert not all(measured(*middling(94, power), mutant).keeps_always(bound) for power in range(-6, 9))
+
+
+def test_a_norm_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that lies below 2^-112 is not brought up: its sum is next to nothing, and all there is."""
+    a, b = sparse(64, a={0: 2.0**100, 1: 2.0**61 * (1 + 2.0**-11 + 2.0**-20)}, b={1: 2.0**-126})
+    b = np.hstack([b, b * np.float32(2.0**-14)])  # that has a small entry, so that its tile is summed
+    assert measured(a, b).share == 1 and measured(a, b).keeps_always()
+    monkeypatch.setattr(model, "rounded_up", lambda sums: np.floor(sums * (model.PARTS / model.TOO_LARGE)))
+    assert not measured(a, b).keeps_always()
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("order", ["random", "largest by least"])
+@pytest.mark.parametrize("sigma", [3, 5, 8, 12])
+def test_heavy_tails_keep_their_bounds(sigma: int, order: str, along_k: bool) -> None:
+    g = np.random.default_rng(sigma)
+    for K in (64, 200, 400):
+        a, b = (np.exp(sigma * g.standard_normal((8, K)).clip(-80 / sigma, 80 / sigma)) for _ in "ab")
+        if order == "largest by least":
+            a, b = np.sort(a), np.sort(b)[:, ::-1]
+        a, b = (x.astype(np.float32) * g.choice([-1, 1], x.shape) for x in (a, b))
+        for algorithm, bound in ((FP16X3, fp32_bound), (FP16X1, tf32_bound)):
+            single = replace(algorithm, half_tile=(1, 1), along_k=along_k)
+            product, counted = (measured(a, b.T, x) for x in (single, replace(single, norm=np.inf)))
+            assert product.keeps_always(bound)
+            assert product.share < counted.share or order != "random" or counted.share < 0.1
 
 
 # exponents from a sample

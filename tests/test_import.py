@@ -50,3 +50,16 @@ def test_the_cpu_executor_names_the_missing_compiler(tmp_path: Path) -> None:
 
 def test_importing_on_a_python_without_the_bench_extra(tmp_path: Path) -> None:
     python("import sys\nsys.modules['pandas'] = sys.modules['rich'] = None\nimport triton_sgemm", tmp_path)
+
+
+def test_enable_without_a_gpu_changes_nothing_and_import_replaces_nothing(tmp_path: Path) -> None:
+    python(
+        "import sys, torch, triton_sgemm\n"
+        "kernels = lambda: [str(torch.library.get_kernel('aten::mm', key)) for key in ('CPU', 'CUDA')]\n"
+        "assert 'torch._inductor' not in sys.modules and 'triton_sgemm' not in str(kernels())\n"
+        "before, a = kernels(), torch.randn(20, 20)\n"
+        "expected = a @ a\n"
+        "with triton_sgemm.enable('tf32'): assert torch.equal(a @ a, expected) and not triton_sgemm.last_plan()\n"
+        "assert kernels() == before",
+        tmp_path,
+    )

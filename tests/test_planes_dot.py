@@ -171,6 +171,17 @@ def test_small_entries_beside_large_products_do_no_harm(device: str) -> None:
     assert errors(out, reference(a, b)).within(min(random_bound(256), fp32_bound(256)))
 
 
+@pytest.mark.parametrize("tile, bound", [(SMALL, fp32_bound), (replace(SMALL, TERMS=1), tf32_bound)])
+def test_many_small_entries_that_meet_few_large_ones_do_no_harm(tile: Tile, bound, device: str) -> None:
+    a, b = (
+        torch.exp(4 * torch.randn(s, device=device)).sort(dim).values for s, dim in (((33, 256), 1), ((256, 33), 0))
+    )
+    a[:, :200] *= 2.0**-30  # more than the sum excuses by their number
+    out, left = computed(a, b, tile)
+    assert not left.any()
+    assert errors(out, reference(a, b)).within(bound(256))
+
+
 @pytest.mark.parametrize("order", ["identity", "permutation"])
 def test_a_permutation_moves_float32_exactly(order: str, device: str) -> None:
     x = torch.exp(10 * torch.randn(70, 64, device=device))

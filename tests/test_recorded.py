@@ -139,6 +139,21 @@ def test_tensors_at_odd_addresses_and_at_the_end_of_their_memory() -> None:
 
 
 @pytest.mark.gpu
+def test_a_graph_captures_what_was_called_before_and_nothing_else() -> None:
+    a, out = torch.randn(96, 160, device="cuda"), torch.empty(96, 96, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(RuntimeError, match="call it once before"):
+        product("matmul", a, a.mT, out=out)
+    product("matmul", a, a.mT, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product("matmul", a, a.mT, out=out)
+    a.normal_()
+    graph.replay()
+    assert (out - a @ a.mT).abs().max() < 1e-3
+
+
+@pytest.mark.gpu
 def test_no_memory_is_kept() -> None:
     a = torch.randn(2048, 2048, device="cuda")
     product("matmul", a, a, precision="fp32")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import model
 from triton_sgemm.algorithms import split
 
 U = 2.0**-24
@@ -27,8 +28,13 @@ def restored(p: split.Planes) -> tuple[Tensor, Tensor, Tensor]:
     room = p.lanes if p.along_k else p.lanes.mT
     parts = room.double().unflatten(0, (products, p.planes, p.pitch))[:, :, : p.X]
     y = parts[:, 0] + (parts[:, 1] * 2.0**-11 if p.planes == 2 else 0)
-    e, smalls = p.rows[..., : p.X].unbind(1)
+    e, smalls, _ = p.rows[..., : p.X].unbind(1)
     return torch.ldexp(y, (e - 14)[..., None]), e, smalls
+
+
+def norms_of(p: split.Planes) -> Tensor:
+    """The bounds of the sums of |y|, in units of 2^15, (products, X)."""
+    return p.K - p.rows[:, 2, : p.X] / split.PARTS.value
 
 
 def stored(x: Tensor, how: str) -> Tensor:
@@ -57,7 +63,8 @@ def test_planes_give_the_operand_back(shape: tuple[int, int], how: str, planes: 
     x = torch.randn(shape, device=device)
     x *= torch.exp2(torch.randint(-100, 100, (shape[0], 1), device=device))
     x[-1] = 0
-    back, e, smalls = restored(planes_of(stored(x, how), planes))
+    p = planes_of(stored(x, how), planes)
+    back, e, smalls = restored(p)
     x = x.double()
     y = torch.ldexp(x, (14 - e[0])[:, None])
     assert (y.abs() < 2**15).all()
@@ -65,9 +72,27 @@ def test_planes_give_the_operand_back(shape: tuple[int, int], how: str, planes: 
     zero = x.abs().amax(1) == 0
     assert torch.equal(smalls[0].long()[~zero], small.sum(1)[~zero])
     one_tile = x.shape[1] <= (split.LONGEST if how != "along X" else split.ELEMENTS // split.ACROSS)
-    assert (smalls[0][zero] == (split.NO_ROW.value if one_tile else 0)).all()
+    assert (smalls[0][zero] == 0).all()
+    norms = norms_of(p)[0]
+    assert (norms >= y.abs().sum(1) / 2**15).all() and (norms <= x.shape[1]).all()
+    assert (norms[zero] == 0).all() or not one_tile
     unit = 2 * U if planes == 2 else 2**-11
     assert ((back[0] - x).abs() <= unit * x.abs())[~small].all()
+
+
+@pytest.mark.parametrize("how", ["along K", "along X"])
+@pytest.mark.parametrize("shape", [(70, 100), (70, 700), (3, 33000)])
+def test_norms_are_the_models(shape: tuple[int, int], how: str, device: str) -> None:
+    """Where tiles hold small entries, and others beside them none; the sums are float32's, so a part may be missing."""
+    if shape[1] > 10000 and how == "along X":
+        pytest.skip("takes the interpreter long, and shows nothing that K = 700 does not")
+    x = torch.randn(shape, device=device)
+    x[: shape[0] // 2, : shape[1] // 2] = torch.exp(8 * x[: shape[0] // 2, : shape[1] // 2])
+    p = planes_of(stored(x, how))
+    algorithm = model.Algorithm(along_k=how == "along K")
+    expected = torch.from_numpy(model.split(x.cpu().numpy(), algorithm).norm).to(device)
+    assert ((norms_of(p)[0] - expected).abs() <= 2 / split.PARTS.value).all()
+    assert (expected < shape[1]).any() and ((expected == shape[1]).any() or how == "along X")
 
 
 @pytest.mark.parametrize("how", ["along K", "along X"])
@@ -100,6 +125,7 @@ def test_entries_that_are_high_or_not_finite_are_noted(how: str, device: str) ->
         p = planes_of(stored(x, how))
         assert bool(p.high) == bool(high)
         assert (p.rows[0, 0, 3].item() == 128) == (value != value or value == float("inf"))
+        assert ((norms_of(p) >= 0) & (norms_of(p) <= 1000)).all()
 
 
 def test_a_batch_and_what_is_broadcast(device: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .algorithms._activation import ACTIVATIONS
 from .algorithms.split import Planes
 from .direct import differentiated, on_one_gpu, plain
 from .errors import DtypeError
@@ -24,19 +25,32 @@ def call(
     beta: float = 0.0,
     c: Tensor | None = None,
     out: Tensor | None = None,
+    activation: str | None = None,
     precision: str | None = None,
     labels: tuple[str, str, str] = LABELS,
 ) -> Tensor:
-    """alpha * A @ B + beta * C by `torch.matmul`'s rules, for the public function `name`.
+    """activation(alpha * A @ B + beta * C) by `torch.matmul`'s rules, for the public function `name`.
 
-    Float32 CUDA tensors of which nobody takes notice go straight to `product`, all others to the operator.
+    Float32 CUDA tensors of which nobody takes notice go straight to `product`, all others to the operator, and its
+    result to torch's activation.
     """
     check_precision(name, precision)
+    check_activation(name, activation)
     b, planes, precision = _unpacked(name, b, precision, labels)
     unwatched = plain(a, b, c, out)
     if unwatched and on_one_gpu(a, b, c, out) and not differentiated(a, b, c, out):
         return product(
-            name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=precision, planes=planes, labels=labels
+            name,
+            a,
+            b,
+            alpha=alpha,
+            beta=beta,
+            c=c,
+            out=out,
+            activation=activation,
+            precision=precision,
+            planes=planes,
+            labels=labels,
         )
 
     a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
@@ -69,6 +83,8 @@ def call(
             f"{name}: torch multiplies sparse and nested tensors and takes no precision; leave precision= away, "
             "or pass dense tensors"
         )
+    if activation is not None:
+        result = getattr(torch.nn.functional, activation)(result)
     return result if out is None else out.copy_(result)
 
 
@@ -84,6 +100,13 @@ def _unpacked(
             f"use prepare(b, {precision!r})"
         )
     return b.current(name), b.planes, b.precision
+
+
+def check_activation(name: str, activation: str | None) -> None:
+    """Raises ValueError unless `activation` is None or one of ACTIVATIONS."""
+    if activation is not None and activation not in ACTIVATIONS:
+        names = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"{name}: activation is {activation!r}; use None or one of {names}")
 
 
 def check_floating(name: str, label: str, t: Tensor) -> None:

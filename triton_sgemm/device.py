@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -96,3 +97,12 @@ def gpu(index: int) -> Gpu:
     """Reads the facts of CUDA device `index`."""
     p = torch.cuda.get_device_properties(index)
     return Gpu(p.name, 10 * p.major + p.minor, p.multi_processor_count, p.L2_cache_size, p.clock_rate / 1e3)
+
+
+def driver_version() -> str:
+    """NVIDIA's driver, as nvidia-smi names it; "" where there is none."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("\n")[0].strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .algorithms import dot, fma, parts, relay, rows, tensor_core
 from .algorithms.split import Planes
+from .last import thread
 from .launch import Launch, cdiv
 from .plan import Plan
 from .problem import Problem
@@ -44,6 +45,7 @@ class Execution:
         """
         if out.numel() == 0:
             return
+        thread.execution = self
         alpha = alpha if self.p.alpha else 0.0
         try:
             if out.is_cuda:
@@ -61,6 +63,12 @@ class Execution:
         if key in self.recorded:
             self.recorded[key].run(given, alpha, beta)
             return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"a CUDA graph is being captured, but no product of {self.p.M} x {self.p.N} x {self.p.K} of tensors "
+                "that lie like these was computed before: to compile and load its kernels now would end the "
+                "capture; call it once before"
+            )
         a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
         given[:4] = a, b, c, out
         p = replace(self.p, alpha=Alpha(alpha), beta=Beta(beta))
@@ -102,7 +110,7 @@ def launch(
     if isinstance(plan.tile, tensor_core.Tile):
         before = tiled(in_parts(p, plan.depth, room), a, b, None, room)
     else:
-        part = replace(p, alpha=1.0, beta=0.0, c_strides=None, out_strides=room.stride()[1:])
+        part = replace(p, alpha=1.0, beta=0.0, activation=None, c_strides=None, out_strides=room.stride()[1:])
         before = tiled(part, a, b, None, room, depth=plan.depth, stride_part=room.stride(0))
     return parts.launch(p, room, c, out, before)
 
@@ -119,6 +127,7 @@ def in_parts(p: Problem, depth: int, room: Tensor) -> Problem:
         out_strides=room.stride(),
         alpha=1.0,
         beta=0.0,
+        activation=None,
     )
 
 

@@ -72,17 +72,26 @@ def baddbmm(
 
 
 def linear(
-    input: Tensor, weight: Tensor | Prepared, bias: Tensor | None = None, *, precision: str | None = None
+    input: Tensor,
+    weight: Tensor | Prepared,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    precision: str | None = None,
 ) -> Tensor:
-    """input @ weight.T + bias in float32: a layer of `torch.nn.Linear`.
+    """activation(input @ weight.T + bias) in float32: a layer of `torch.nn.Linear`, and what follows it.
 
     Shapes    input (..., K), weight (N, K) or (K,), bias broadcastable to the result. Any strides.
               weight may be `prepare(weight.T)`: what is prepared is always the right operand of a product, (K, N).
               (`prepare(weight)` would be multiplied untransposed; of a weight that is not square it is refused.)
-    Computes  one product to whose result the bias is added before it is rounded; as `matmul` otherwise.
+    Computes  one product to whose result the bias is added before it is rounded; as `matmul` otherwise. activation is
+              None, "relu", "gelu" (the exact one, by erf) or "silu", torch.nn.functional's to a few float32 ulps. It is
+              part of the product's kernel. Where autograd records the call, under torch.compile, vmap and torch.func,
+              on the CPU and in other dtypes torch's own is called on the product instead: a pass more over memory,
+              with torch's derivative.
     Returns   float32 (..., N), or (...) for a weight (K,); contiguous.
-    Raises    as `matmul`, DtypeError for integers with a bias.
-    Source    torch.nn.functional.linear.
+    Raises    as `matmul`, ValueError for an unknown activation, DtypeError for integers with a bias.
+    Source    torch.nn.functional.linear, relu, gelu, silu.
     """
     b: Tensor | Prepared
     if isinstance(weight, Prepared):
@@ -99,7 +108,7 @@ def linear(
         raise ShapeError(f"linear: input is {tuple(input.shape)} but {came}; need an input (..., K) and {need}")
     labels = ("input", "weight", "bias")
     beta = 0.0 if bias is None else 1.0
-    return call("linear", input, b, beta=beta, c=bias, precision=precision, labels=labels)
+    return call("linear", input, b, beta=beta, c=bias, activation=activation, precision=precision, labels=labels)
 
 
 def _check(name: str, ndim: int, **tensors: Tensor) -> None:

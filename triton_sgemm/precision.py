@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 PRECISIONS = ("ieee", "fp32", "tf32")
+
+# environment variables that change what cuBLAS or Triton does with float32: one that is set is reported
+SWITCHES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TRITON_F32_DEFAULT",
+    "TRITON_DEFAULT_FP_FUSION",
+)
 
 
 def check_precision(name: str, precision: str | None) -> None:
@@ -36,3 +45,8 @@ def torch_matmul_precision(value: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def switches_set() -> list[str]:
+    """Those of SWITCHES that are set, each with its value."""
+    return [f"{name}={os.environ[name]}" for name in SWITCHES if name in os.environ]

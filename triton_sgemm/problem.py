@@ -16,11 +16,12 @@ LABELS = ("a", "b", "c")  # what a caller's operands are called in errors, unles
 
 @dataclass(frozen=True)
 class Problem:
-    """C[z] = alpha * A[z] @ B[z] + beta * C[z], with A (M, K), B (K, N), C and the result (M, N).
+    """C[z] = activation(alpha * A[z] @ B[z] + beta * C[z]), with A (M, K), B (K, N), C and the result (M, N).
 
     `batch` is the shape that z runs over, () for one product. A stride tuple holds, in elements,
     one stride for each batch dimension and then the two of the matrix; 0 where an operand is
-    broadcast. `c_strides` is None where beta is 0: C is then never read.
+    broadcast. `c_strides` is None where beta is 0: C is then never read. `activation` is None or one of
+    `algorithms._activation`'s.
     """
 
     batch: tuple[int, ...]
@@ -33,6 +34,7 @@ class Problem:
     out_strides: tuple[int, ...]
     alpha: float = 1.0
     beta: float = 0.0
+    activation: str | None = None
 
     @property
     def batches(self) -> int:
@@ -70,8 +72,16 @@ class Problem:
         )
 
 
-def problem(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float) -> Problem:
-    """`out = alpha * a @ b + beta * c` as a problem, its batch folded where the strides allow.
+def problem(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    out: Tensor,
+    alpha: float,
+    beta: float,
+    activation: str | None = None,
+) -> Problem:
+    """`out = activation(alpha * a @ b + beta * c)` as a problem, its batch folded where the strides allow.
 
     Shapes    a (*batch, M, K), b (*batch, K, N), c and out (*batch, M, N), all expanded alike.
     """
@@ -81,12 +91,9 @@ def problem(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, b
         K = 0  # BLAS: A and B are not read, so that a NaN there is harmless
     if K == 0:
         alpha = 0.0
-    if beta == 0:
-        c = None
+    c_strides = None if c is None or beta == 0 else c.stride()
     return _fold(
-        Problem(
-            tuple(batch), M, N, K, a.stride(), b.stride(), None if c is None else c.stride(), out.stride(), alpha, beta
-        )
+        Problem(tuple(batch), M, N, K, a.stride(), b.stride(), c_strides, out.stride(), alpha, beta, activation)
     )
 
 

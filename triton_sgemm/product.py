@@ -27,11 +27,14 @@ def product(
     beta: float = 0.0,
     c: Tensor | None = None,
     out: Tensor | None = None,
+    activation: str | None = None,
     precision: str | None = "ieee",
     planes: Planes | None = None,
     labels: tuple[str, str, str] = LABELS,
 ) -> Tensor:
-    """alpha * A @ B + beta * C by this package's kernels, whatever the device: CPU tensors need Triton's interpreter.
+    """activation(alpha * A @ B + beta * C) by this package's kernels, whatever the device.
+
+    CPU tensors need Triton's interpreter.
 
     Shapes    by `torch.matmul`'s rules; c broadcastable to the result.
     Returns   float32, contiguous; or `out`, its strides kept.
@@ -40,9 +43,19 @@ def product(
     """
     if out is not None and out.is_neg():
         check_out_shape(name, out, product_shape(name, a, b, labels)[0])
-        return out.copy_(
-            product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision, planes=planes, labels=labels)
+        result = product(
+            name,
+            a,
+            b,
+            alpha=alpha,
+            beta=beta,
+            c=c,
+            activation=activation,
+            precision=precision,
+            planes=planes,
+            labels=labels,
         )
+        return out.copy_(result)
     a, b = a.resolve_neg(), b.resolve_neg()
     if c is not None:
         c = c.resolve_neg()
@@ -55,6 +68,7 @@ def product(
         None if out is None else (out.shape, out.stride()),
         alpha != 0,
         beta != 0,
+        activation,
         a.device.index if a.is_cuda else None,
         resolved(precision),
         planes is not None,
@@ -80,6 +94,7 @@ def _recipe(
     out: Lie | None,
     alpha: bool,
     beta: bool,
+    activation: str | None,
     index: int | None,
     precision: str,
     prepared: bool,
@@ -93,7 +108,7 @@ def _recipe(
     R = as_matrices(torch.empty(shape, device="meta") if out is None else _like(out), A, B)
     A = A if A.ndim > 1 else A[None, :]
     B = B if B.ndim > 1 else B[:, None]
-    p = problem(A.expand(a_shape), B.expand(b_shape), C, R, float(alpha), float(beta))
+    p = problem(A.expand(a_shape), B.expand(b_shape), C, R, float(alpha), float(beta), activation)
     return shape, Execution(plan(p, None if index is None else gpu(index), precision, prepared), p)
 
 

@@ -20,6 +20,7 @@ from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import relay
+from ._activation import activated
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def dot_kernel(
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = (M - 1) // BLOCK_M + 1  # not cdiv: M + BLOCK_M - 1 may pass 2^31
@@ -113,11 +115,12 @@ def dot_kernel(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    # write alpha * acc + beta * C
+    # write activation(alpha * acc + beta * C)
     acc = alpha * acc
     if HAS_C:
         c = tl.load(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn, mask=in_m & in_n)
         acc = tl.fma(c, beta, acc)  # one rounding, whatever TRITON_DEFAULT_FP_FUSION says
+    acc = activated(acc, ACTIVATION)
     tl.store(out_ptr + offs_m[:, None] * stride_om + offs_n[None, :] * stride_on, acc, mask=in_m & in_n)
 
 
@@ -171,7 +174,7 @@ def launch(
         *p.a_strides[-2:], *p.b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:], stride_part,
     )  # fmt: skip
     parts = max(cdiv(p.K, depth), 1)
-    options = {"HAS_C": p.c_strides is not None, **tile.options}
+    options = {"HAS_C": p.c_strides is not None, "ACTIVATION": p.activation, **tile.options}
     return Launch(dot_kernel, parts * programs(p, tile), args, options, tuple(before))
 
 

@@ -34,6 +34,7 @@ from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import relay
+from ._activation import activated
 from ._fma_layouts import LANES_M, LANES_N, copies, copies_of_a, fragments, k_major, owned
 from ._gluon import async_load, barrier, commit_group, wait_group
 from ._walk import place
@@ -152,9 +153,9 @@ def tile_of_c(
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
-    MARK_M: gl.constexpr, MARK_N: gl.constexpr,
+    HAS_C: gl.constexpr, ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr,
+    WHOLE: gl.constexpr, MARK_M: gl.constexpr, MARK_N: gl.constexpr,
 ):  # fmt: skip
     """Computes one tile of C and writes it; with MARK_M only its marked pieces."""
     FRAGMENTS: gl.constexpr = fragments(BLOCK_M, BLOCK_N, TM, TN)
@@ -253,7 +254,7 @@ def tile_of_c(
                 b = b_next
     wait_group(0)
 
-    # write alpha * acc + beta * C, one of the thread's rows after the other
+    # write activation(alpha * acc + beta * C), one of the thread's rows after the other
     lane_m = gl.expand_dims(
         gl.expand_dims(gl.arange(0, BLOCK_M // TM, gl.SliceLayout(1, gl.SliceLayout(2, OWNED))), 1), 2
     )
@@ -274,6 +275,7 @@ def tile_of_c(
         if HAS_C:
             c = gl.load(c_ptr + row.to(gl.int64) * stride_cm + col.to(gl.int64) * stride_cn, mask=inside)
             value = gl.fma(c, beta, value)
+        value = activated(value, ACTIVATION)
         gl.store(out_ptr + row.to(gl.int64) * stride_om + col.to(gl.int64) * stride_on, value, mask=inside)
 
 
@@ -283,15 +285,16 @@ def fma_kernel(
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
+    HAS_C: gl.constexpr, ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr,
+    WHOLE: gl.constexpr,
 ):  # fmt: skip
     tile_of_c(
         gl.program_id(0), out_ptr, a_ptr, b_ptr, c_ptr, out_ptr,
         M, N, K, alpha, beta, depth,
         batch, a_batch, b_batch, c_batch, out_batch,
         stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-        HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, 0, 0,
+        HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, 0, 0,
     )  # fmt: skip
 
 
@@ -339,6 +342,7 @@ def launch(
     parts = max(cdiv(p.K, depth), 1)
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
+        "ACTIVATION": p.activation,
         "A_ALONG_K": a_along_k,
         "WHOLE": not (p.M % tile.BLOCK_M or p.N % tile.BLOCK_N or p.K % tile.BLOCK_K or depth % tile.BLOCK_K),
     }

@@ -1,4 +1,4 @@
-"""Adds up the parts of a product whose K was cut: out = alpha * (the sum of the parts) + beta * C.
+"""Adds up the parts of a product whose K was cut: out = activation(alpha * (the sum of the parts) + beta * C).
 
 Where M and N are small and K is deep, C has too few tiles to fill a GPU. Then programs share a tile's K, each writes
 its part to memory, and this adds them in a fixed order: the same bits from run to run.
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..launch import Launch, cdiv
 from ..problem import Problem
+from ._activation import activated
 
 
 @triton.jit
 def parts_kernel(
     parts_ptr, c_ptr, out_ptr, M, N, alpha, beta, parts, batch, c_batch, out_batch,
     stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     # which outputs: BLOCK of one row-major C of the batch
     size = tl.cast(M, tl.int64) * N
@@ -45,13 +46,13 @@ def parts_kernel(
         )
         acc += tl.sum(some, axis=0)
 
-    # write alpha * acc + beta * C
+    # write activation(alpha * acc + beta * C)
     row = index // N
     col = index % N
     acc = alpha * acc
     if HAS_C:
         acc = tl.fma(tl.load(c_ptr + row * stride_cm + col * stride_cn, mask=inside), beta, acc)
-    tl.store(out_ptr + row * stride_om + col * stride_on, acc, mask=inside)
+    tl.store(out_ptr + row * stride_om + col * stride_on, activated(acc, ACTIVATION), mask=inside)
 
 
 BLOCK = {"BLOCK": 128, "PARTS": 16, "num_warps": 4}
@@ -66,4 +67,5 @@ def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor, before: Lau
         *c_strides[-2:], *p.out_strides[-2:], parts.stride(0),
     )  # fmt: skip
     programs = p.batches * cdiv(p.M * p.N, BLOCK["BLOCK"])
-    return Launch(parts_kernel, programs, args, {"HAS_C": p.c_strides is not None, **BLOCK}, (before,))
+    options = {"HAS_C": p.c_strides is not None, "ACTIVATION": p.activation, **BLOCK}
+    return Launch(parts_kernel, programs, args, options, (before,))

@@ -27,7 +27,7 @@ from ..problem import Problem
 from ..variants import Precision, Variant
 from . import split
 from ._walk import offset, place
-from .split import power_of_2
+from .split import PARTS, power_of_2
 from .tensor_core import LIMIT, source_of_a, source_of_b
 
 WEIGHT = {3: 2.0, 1: 0.125}  # by TERMS: the least scaled sum that one small entry may be part of
@@ -107,8 +107,8 @@ def planes_dot_kernel(
     b_at = offset(z, batch, b_index) * b_pitch
 
     # a float32 sum that may overflow, or is not finite anyway, is not for the planes
-    a_rows += a_at * 2 + first_m + offs_m
-    b_rows += b_at * 2 + first_n + offs_n
+    a_rows += a_at * 3 + first_m + offs_m
+    b_rows += b_at * 3 + first_n + offs_n
     e_a = tl.max(tl.load(a_rows, in_m, other=-112), 0)
     e_b = tl.max(tl.load(b_rows, in_n, other=-112), 0)
     left = (e_a + e_b >= limit) | (tl.maximum(e_a, e_b) == 128)
@@ -147,10 +147,13 @@ def planes_dot_kernel(
             main = tl.fma(lo, 0.00048828125, main)  # 2^-11
 
     # may it be written? only if the split lost too little to matter in any of its elements
-    lost_a = tl.load(a_rows + a_pitch, in_m, other=0).to(tl.float32) * weight
-    lost_b = tl.load(b_rows + b_pitch, in_n, other=0).to(tl.float32) * weight
+    smalls_a = tl.load(a_rows + a_pitch, in_m, other=0).to(tl.float32)[:, None]
+    smalls_b = tl.load(b_rows + b_pitch, in_n, other=0).to(tl.float32)[None, :]
+    norm_a = K - tl.load(a_rows + 2 * a_pitch, in_m, other=0).to(tl.float32)[:, None] / PARTS
+    norm_b = K - tl.load(b_rows + 2 * b_pitch, in_n, other=0).to(tl.float32)[None, :] / PARTS
+    lost = weight * (tl.minimum(smalls_a, norm_b) + tl.minimum(smalls_b, norm_a))
     inside = in_m[:, None] & in_n[None, :]
-    fails = inside & (lost_a[:, None] + lost_b[None, :] > tl.abs(main))
+    fails = inside & (lost > tl.abs(main))
     left = left | (tl.max(tl.max(fails.to(tl.int32), 1), 0) != 0)
 
     # A @ B: main * 2^(ea + eb), in two halves, so that nothing leaves float32's range before the product does

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.language.extra.cuda import gdc_wait
 
 from ..device import gpu
 from ..launch import Launch
 from ..problem import Problem
 from . import fma
+from ._activation import activated
 from ._walk import count, offset, place
 
 TILE = fma.TILES[0]
@@ -45,7 +45,7 @@ class Left:
 def element(
     row, col, a_ptr, b_ptr, c_ptr, out_ptr, K, alpha, beta,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on,
-    HAS_C: gl.constexpr, STEP: gl.constexpr,
+    HAS_C: gl.constexpr, ACTIVATION: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
     """Computes one element of a product."""
     row = row.to(gl.int64)
@@ -64,7 +64,7 @@ def element(
     value = alpha * gl.sum(acc, 0)
     if HAS_C:
         value = gl.fma(gl.load(c_ptr + row * stride_cm + col * stride_cn), beta, value)
-    gl.store(out_ptr + row * stride_om + col * stride_on, value)
+    gl.store(out_ptr + row * stride_om + col * stride_on, activated(value, ACTIVATION))
 
 
 @gluon.jit
@@ -82,11 +82,10 @@ def rest_kernel(
     M, N, K, alpha, beta, depth,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr, WHOLE: gl.constexpr,
-    MARK_M: gl.constexpr, MARK_N: gl.constexpr, STEP: gl.constexpr,
+    HAS_C: gl.constexpr, ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, TM: gl.constexpr, TN: gl.constexpr, A_ALONG_K: gl.constexpr,
+    WHOLE: gl.constexpr, MARK_M: gl.constexpr, MARK_N: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
-    gdc_wait()  # for `before` to end: this one was started early, so that what a start takes has passed by then
     products = count(batch)
 
     # single elements, from A and B where they lie
@@ -106,7 +105,8 @@ def rest_kernel(
                 first_m + at // MARK_N, first_n + at % MARK_N,
                 whole_a + offset(z, batch, whole_a_batch), whole_b + offset(z, batch, whole_b_batch),
                 c_ptr + offset(z, batch, c_batch), out_ptr + offset(z, batch, out_batch), K, alpha, beta,
-                whole_am, whole_ak, whole_bk, whole_bn, stride_cm, stride_cn, stride_om, stride_on, HAS_C, STEP,
+                whole_am, whole_ak, whole_bk, whole_bn, stride_cm, stride_cn, stride_om, stride_on,
+                HAS_C, ACTIVATION, STEP,
             )  # fmt: skip
             words = gl.where(lane == at // 32, words & (words - 1), words)
             at = lowest_bit(words, lane)
@@ -129,7 +129,7 @@ def rest_kernel(
                 M, N, K, alpha, beta, depth,
                 batch, a_batch, b_batch, c_batch, out_batch,
                 stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on, stride_part,
-                HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, MARK_M, MARK_N,
+                HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, TM, TN, A_ALONG_K, WHOLE, MARK_M, MARK_N,
             )  # fmt: skip
 
 
@@ -139,5 +139,5 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, left
     programs = min(tiles.programs, gpu(out.device.index).sms) if out.is_cuda else tiles.programs
     lies = (a, b, p.a_strides[-3::-1], p.b_strides[-3::-1], *p.a_strides[-2:], *p.b_strides[-2:])
     args = (left.marks, left.strays, *lies, *tiles.args)
-    form = tiles.options | {"MARK_M": left.M, "MARK_N": left.N, "STEP": STEP, "launch_pdl": True}
+    form = tiles.options | {"MARK_M": left.M, "MARK_N": left.N, "STEP": STEP}
     return Launch(rest_kernel, programs, args, form, (before, *tiles.before))

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from . import relay
+from ._activation import activated
 
 MAX_COLS = 16
 
@@ -52,7 +53,7 @@ def rows_kernel(
     M, N, K, alpha, beta,
     batch, a_batch, b_batch, c_batch, out_batch,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_om, stride_on,
-    HAS_C: tl.constexpr, BLOCK_M: tl.constexpr, COLS: tl.constexpr, BLOCK_K: tl.constexpr,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, COLS: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     # which product of the batch, its last dimension first; offsets are int64: a view's parent may be very large
     tiles_m = (M - 1) // BLOCK_M + 1
@@ -96,7 +97,7 @@ def rows_kernel(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    # write alpha * the sum + beta * C, column by column
+    # write activation(alpha * the sum + beta * C), column by column
     for j in tl.static_range(COLS):
         cols = first_n.to(tl.int64) + j + tl.zeros((BLOCK_M,), tl.int64)
         inside = in_m & (cols < N)
@@ -104,7 +105,7 @@ def rows_kernel(
         if HAS_C:
             c = tl.load(c_ptr + offs_m * stride_cm + cols * stride_cn, mask=inside)
             value = tl.fma(c, beta, value)
-        tl.store(out_ptr + offs_m * stride_om + cols * stride_on, value, mask=inside)
+        tl.store(out_ptr + offs_m * stride_om + cols * stride_on, activated(value, ACTIVATION), mask=inside)
 
 
 def programs(batches: int, M: int, N: int, tile: Tile) -> int:
@@ -126,5 +127,5 @@ def launch(p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, tile
         p.batch[::-1], p.a_strides[-3::-1], b_strides[-3::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *p.a_strides[-2:], *b_strides[-2:], *c_strides[-2:], *p.out_strides[-2:],
     )  # fmt: skip
-    options = {"HAS_C": p.c_strides is not None, **tile.options}
+    options = {"HAS_C": p.c_strides is not None, "ACTIVATION": p.activation, **tile.options}
     return Launch(rows_kernel, programs(p.batches, p.M, p.N, tile), args, options, before)

@@ -2,8 +2,9 @@
 
 With e no less than the exponent of the row's largest entry, y = x 2^(14 - e) lies below 2^15: hi, y rounded to fp16,
 keeps 11 bits, and lo, 2^11 (y - hi) rounded to fp16, the next 11 and a sign: |y - hi - 2^-11 lo| <= 2u |y|, u = 2^-24.
-That does not hold for entries below 2^-13, where fp16 runs out of exponents: such `smalls` are counted, so that
-`tensor_core` can tell where they matter.
+That does not hold for entries below 2^-13, where fp16 runs out of exponents. How much a product loses by such `smalls`
+depends on how many there are and on what they meet, so they are counted, and the rows of tiles that hold any are summed
+(`norm`): `tensor_core` can tell from both where they matter.
 
 The planes keep the operand's own order: along K where its rows lie along K, else along X (X is M or N). Side by side
 along X lie, for each product of the batch, the high plane and the low one, `pitch` lanes each.
@@ -30,8 +31,8 @@ from ._walk import offset
 
 LOWEST = tl.constexpr(-112)  # exponent: 2^(14 - e) is a float32, and brings even subnormals where fp16 holds them
 SMALL = tl.constexpr(2.0**-13)
-NO_ROW = tl.constexpr(-(2**30))  # small entries of a row of zeros: so few that its products, which are exact, pass
 TOO_LARGE = tl.constexpr(2.0**15)
+PARTS = tl.constexpr(16)  # of TOO_LARGE, in which norms are counted: fine enough where each of many tiles rounds up
 HIGH = tl.constexpr(32)  # exponent: float32 sums of products of entries below 2^32 stay in range
 ALIGNED = 64  # lanes: 128 bytes of a plane
 
@@ -47,8 +48,8 @@ class Planes:
     """A split operand of shape (*batch, X, K); X is M for A and N for B.
 
     room     fp16, (K, lanes) or, along K, (lanes, K), K padded to ALIGNED; lanes = products * planes * pitch
-    rows     int32, (products, 2, pitch): e of each row, 128 where an entry is Inf or NaN; and how many of its entries
-             are small, see above (NO_ROW where all are known to be zero)
+    rows     int32, (products, 3, pitch): e of each row, 128 where an entry is Inf or NaN; how many of its entries are
+             small, see above; and by how much PARTS K exceeds its `norm`, 0 where nothing near it is small
     high     int32, one element: not 0 where an e is HIGH or more
     """
 
@@ -121,6 +122,13 @@ def small(x, y):
 
 
 @triton.jit
+def norm(y, K):
+    """The sum of |y| of each of K entries, in units of TOO_LARGE / PARTS, rounded up; 0 for zeros alone."""
+    parts = tl.ceil(tl.sum(tl.abs(y), 1) * (PARTS / TOO_LARGE))
+    return tl.where(parts <= PARTS * K, parts, PARTS * K).to(tl.int32)  # Inf and NaN are not an integer's
+
+
+@triton.jit
 def panel(
     x_ptr, room_ptr, rows_ptr, high_ptr, broken_ptr, pid,
     X, K, depth, batch, steps, stride_x, stride_k, pitch, stride_lane, stride_rk,
@@ -138,7 +146,7 @@ def panel(
     X = X - first
     x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    rows_ptr += z.to(tl.int64) * 2 * pitch + first
+    rows_ptr += z.to(tl.int64) * 3 * pitch + first
     lanes = tl.arange(0, BLOCK_X)
     k = chunk * BLOCK_K + tl.arange(0, BLOCK_K)
 
@@ -160,17 +168,22 @@ def panel(
 
     # most tiles hold nothing that is small or too large
     smalls = tl.zeros((BLOCK_X,), tl.int32)
+    spared = tl.zeros((BLOCK_X,), tl.int32)
     if ONCE:
-        smalls = tl.where(top == 0, NO_ROW, smalls)
+        spared = tl.where(top == 0, PARTS * K, spared)
     fits = (tl.abs(y) >= SMALL) & (tl.abs(y) < TOO_LARGE)
     if tl.max(((x != 0.0) & ~fits).to(tl.int32)) != 0:
-        smalls += tl.sum(small(x, y), 1)
+        smalls = tl.sum(small(x, y), 1)
+        here = tl.minimum(K - chunk * BLOCK_K, BLOCK_K).to(tl.int32)
+        spared = PARTS * here - norm(y, here)
         if not ONCE:
             tl.atomic_add(rows_ptr + pitch + lanes, smalls, lanes < X, sem="relaxed")
+            tl.atomic_add(rows_ptr + 2 * pitch + lanes, spared, lanes < X, sem="relaxed")
             if tl.max((~(tl.abs(y) < TOO_LARGE)).to(tl.int32)) != 0:
                 tl.store(broken_ptr + pid, 1)
     if ONCE:
         tl.store(rows_ptr + pitch + lanes, smalls, lanes < X)
+        tl.store(rows_ptr + 2 * pitch + lanes, spared, lanes < X)
 
 
 @triton.jit
@@ -188,7 +201,7 @@ def repair(
     X = X - first
     x_ptr += offset(z, batch, steps) + first.to(tl.int64) * stride_x
     room_ptr += (z.to(tl.int64) * PLANES * pitch + first) * stride_lane
-    rows_ptr += z.to(tl.int64) * 2 * pitch + first
+    rows_ptr += z.to(tl.int64) * 3 * pitch + first
     lanes = tl.arange(0, BLOCK_X)
     tops = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
     for i in range((K - 1) // BLOCK_K + 1):
@@ -197,14 +210,17 @@ def repair(
     top = tl.max(tops, 1)
     e = tl.maximum(exponent(top), LOWEST)
     smalls = tl.zeros((BLOCK_X, BLOCK_K), tl.int32)
+    sizes = tl.zeros((BLOCK_X, BLOCK_K), tl.float32)
     for i in range((K - 1) // BLOCK_K + 1):
         k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         x = read(x_ptr, lanes, k, X, K, stride_x, stride_k)
         y = x * power_of_2(14 - e)[:, None]
         write(room_ptr, y, lanes, k, pitch - first, depth, pitch, stride_lane, stride_rk, PLANES)
         smalls += small(x, y)
+        sizes += tl.abs(y)
     tl.store(rows_ptr + lanes, e, lanes < X)
-    tl.store(rows_ptr + pitch + lanes, tl.where(top == 0, NO_ROW, tl.sum(smalls, 1)), lanes < X)
+    tl.store(rows_ptr + pitch + lanes, tl.sum(smalls, 1), lanes < X)
+    tl.store(rows_ptr + 2 * pitch + lanes, PARTS * K - norm(sizes, K), lanes < X)
     if tl.max(e, 0) >= HIGH:
         tl.store(high_ptr, 1)
 
@@ -312,14 +328,14 @@ def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Pla
     pitches = [cdiv(s.X, ALIGNED) * ALIGNED for s in sources]
     lines = [math.prod(s.own_batch) * pitch for s, pitch in zip(sources, pitches, strict=True)]
     broken = [cdiv(s.panels, ALIGNED) * ALIGNED for s in sources]
-    sizes = [*(2 * line for line in lines), *broken, spare, len(sources)]
+    sizes = [*(3 * line for line in lines), *broken, spare, len(sources)]
     zeros = torch.empty(sum(sizes), dtype=torch.int32, device=device)
     *parts, spared, highs = zeros.split(sizes)
 
     results: list[Planes] = []
     arguments: list[tuple[Any, ...]] = []
     for s, pitch, rows, panels, high in zip(sources, pitches, parts, parts[len(sources) :], highs, strict=False):
-        rows = rows.view(-1, 2, pitch)
+        rows = rows.view(-1, 3, pitch)
         lanes = len(rows) * planes * pitch
         shape = (lanes, depth) if s.along_k else (depth, lanes)
         room = torch.empty(shape, dtype=torch.float16, device=device)

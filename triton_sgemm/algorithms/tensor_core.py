@@ -14,11 +14,12 @@ A program takes tiles of C in turn, one program an SM. One warp copies the plane
 two warpgroups multiply, each half of the tile's rows.
 Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
 
-Safety. An element may lack what the planes do not hold: at most 2^-34 times 2^15 for each small entry of its row and of
-its column (docs/accuracy.md). It is good where that is 16 units of its own size or less, u for fp16x3 and 2^-11 for
-fp16x1. One that is not is not written, and its half tile is listed; a half tile with more than FEW of them, or whose
-float32 sums could overflow, is marked and not written at all. `rest` computes exactly those in strict float32, without
-the host.
+Safety. An element may lack what the planes do not hold: for each small entry of its row or column 2^-34 of the other
+factor (docs/accuracy.md). The other factors are 2^15 at most, and together no more than the other line's norm: that is
+less where many small entries meet few large ones. An element is good where the lesser of the two is 16 units of its own
+size or less, u for fp16x3 and 2^-11 for fp16x1. One that is not is not written, and its half tile is listed; a half
+tile with more than FEW of them, or whose float32 sums could overflow, is marked and not written at all. `rest` computes
+exactly those in strict float32, without the host.
 Measured: docs/worklog/008-tensor-cores.md.
 """
 
@@ -40,17 +41,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_wait
 
 from ..device import gpu
 from ..launch import Launch, cdiv
 from ..problem import Problem
 from ..variants import Variant
 from . import fma, rest, split
+from ._activation import activated
 from ._gluon import async_load, barrier, commit_group, tma_load, wait_group
 from ._gluon import available as fma_available
 from ._walk import count, offset, place
-from .split import Planes, power_of_2
+from .split import PARTS, Planes, power_of_2
 
 CONSUMERS = 2  # warpgroups that multiply
 LEAST_K, MOST_K = 64, 2**20
@@ -74,7 +75,7 @@ class Tile:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The kernel's keyword arguments, but for those of the problem."""
-        return asdict(self) | {"num_warps": 4, "launch_pdl": True}
+        return asdict(self) | {"num_warps": 4}
 
     @property
     def half(self) -> tuple[int, int]:
@@ -152,8 +153,8 @@ def producer(
         b_lane = (b_at * b_pitch * PLANES).to(gl.int32) + pid_n * BLOCK_N
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
-            a_line = a_rows + a_at * 2 * a_pitch
-            b_line = b_rows + b_at * 2 * b_pitch
+            a_line = a_rows + a_at * 3 * a_pitch
+            b_line = b_rows + b_at * 3 * b_pitch
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
             steps = gl.where(left, 0, steps)
         for k in range(steps):
@@ -185,14 +186,24 @@ def part_b(tiles, s, k, STEP: gl.constexpr, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def fails(main, inside, rows, cols, TERMS: gl.constexpr, ACC: gl.constexpr):
-    """1 for each element that may lack too much."""
+def smalls_and_norm(lines, K, TERMS: gl.constexpr, ACC: gl.constexpr, axis: gl.constexpr):
+    """The small entries of each row or column, and its norm, each times what |acc| must reach for them."""
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     weight: gl.constexpr = 2.0 if TERMS == 3 else 0.125
-    lost_a = gl.convert_layout(rows.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(1, ACC))
-    lost_b = gl.convert_layout(cols.index(1).load(LINE).to(gl.float32) * weight, gl.SliceLayout(0, ACC))
-    good = gl.expand_dims(lost_a, 1) + gl.expand_dims(lost_b, 0) <= gl.abs(main)  # NaN is not
-    return (inside & ~good).to(gl.int32)
+    smalls = lines.index(1).load(LINE).to(gl.float32) * weight
+    norm = (K * PARTS - lines.index(2).load(LINE)).to(gl.float32) * (weight / PARTS)
+    smalls = gl.convert_layout(smalls, gl.SliceLayout(axis, ACC))
+    norm = gl.convert_layout(norm, gl.SliceLayout(axis, ACC))
+    return gl.expand_dims(smalls, axis), gl.expand_dims(norm, axis)
+
+
+@gluon.jit
+def fails(main, inside, rows, cols, K, TERMS: gl.constexpr, ACC: gl.constexpr):
+    """1 for each element that may lack too much: for all of its small entries, or for all that they can meet."""
+    smalls_a, norm_a = smalls_and_norm(rows, K, TERMS, ACC, 1)
+    smalls_b, norm_b = smalls_and_norm(cols, K, TERMS, ACC, 0)
+    lost = gl.minimum(smalls_a, norm_b) + gl.minimum(smalls_b, norm_a)
+    return (inside & (lost > gl.abs(main))).to(gl.int32)
 
 
 @gluon.jit
@@ -200,7 +211,7 @@ def consumer(
     a_his, a_los, b_his, b_los, rows, cols, ready, empty, a_rows, b_rows, extreme, c_ptr, out_ptr,
     left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-    stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr,
+    stride_cm, stride_cn, stride_om, stride_on, W: gl.constexpr, HAS_C: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
     GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
@@ -216,8 +227,8 @@ def consumer(
     for tile in range(gl.program_id(0), products * tiles_m * tiles_n, gl.num_programs(0)):
         z = tile // (tiles_m * tiles_n)
         pid_m, pid_n = place(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
-        a_line = a_rows + offset(z, batch, a_index) * 2 * a_pitch
-        b_line = b_rows + offset(z, batch, b_index) * 2 * b_pitch
+        a_line = a_rows + offset(z, batch, a_index) * 3 * a_pitch
+        b_line = b_rows + offset(z, batch, b_index) * 3 * b_pitch
         steps = (K - 1) // BLOCK_K + 1
         if extreme:
             left = could_overflow(a_line, b_line, pid_m * BLOCK_M, pid_n * BLOCK_N, M, N, limit, BLOCK_M, BLOCK_N)
@@ -226,10 +237,9 @@ def consumer(
         # what the end of the tile needs of its rows and columns comes meanwhile
         first_m = pid_m * BLOCK_M + W * WM
         first_n = pid_n * BLOCK_N
-        fetch(rows.index(0), a_line, first_m, M, WM)
-        fetch(rows.index(1), a_line + a_pitch, first_m, M, WM)
-        fetch(cols.index(0), b_line, first_n, N, BLOCK_N)
-        fetch(cols.index(1), b_line + b_pitch, first_n, N, BLOCK_N)
+        for nth in gl.static_range(3):
+            fetch(rows.index(nth), a_line + nth * a_pitch, first_m, M, WM)
+            fetch(cols.index(nth), b_line + nth * b_pitch, first_n, N, BLOCK_N)
         commit_group()
 
         # walk K: multiply, release the stage before
@@ -283,7 +293,9 @@ def consumer(
         inside = (row < M) & (col < N)
         wait_group(0)
         barrier()
-        failed = gl.sum(gl.sum(fails(main, inside, rows, cols, TERMS, ACC), 1), 0)
+        failed = 0  # as in most tiles: nothing in their rows and columns is small
+        if gl.max(rows.index(1).load(LINE), 0) + gl.max(cols.index(1).load(LINE), 0) > 0:
+            failed = gl.sum(gl.sum(fails(main, inside, rows, cols, K, TERMS, ACC), 1), 0)
         # beta C of an element that is left must stay where it is: then nothing of its half tile is written
         many = (failed > (0 if HAS_C else FEW)) | (steps == 0)
         piece_m = pid_m * CONSUMERS + W
@@ -299,7 +311,7 @@ def consumer(
         elif failed > 0:
             # a bit an element
             WORDS: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
-            bits = fails(main, inside, rows, cols, TERMS, ACC)  # again: they would not fit beside `main`
+            bits = fails(main, inside, rows, cols, K, TERMS, ACC)  # again: they would not fit beside `main`
             bits = bits << (gl.expand_dims(gl.arange(0, BLOCK_N, COL), 0) % 32)
             words = gl.convert_layout(gl.sum(gl.reshape(bits, [WM, BLOCK_N // 32, 32]), 2), WORDS)
             word_m = gl.expand_dims(gl.arange(0, WM, gl.SliceLayout(1, WORDS)), 1)
@@ -317,8 +329,8 @@ def consumer(
             gl.store(strays_ptr + gl.atomic_add(left_ptr + 1, 1), piece)
             gl.atomic_add(left_ptr + 2, failed)
 
-        # write alpha * 2^(ea + eb - 28) * main + beta * C; A's power in two steps, the first at most 2^64 either way:
-        # nothing leaves float32's range, or rounds, before the product does
+        # write activation(alpha * 2^(ea + eb - 28) * main + beta * C); A's power in two steps, the first at most 2^64
+        # either way: nothing leaves float32's range, or rounds, before the product does
         up_a = rows.index(0).load(LINE) - 14
         up_b = cols.index(0).load(LINE) - 14
         up_first = gl.minimum(gl.maximum(up_a, -64), 64)
@@ -333,6 +345,7 @@ def consumer(
         if HAS_C:
             c = gl.load(c_ptr + offset(z, batch, c_batch) + row * stride_cm + col * stride_cn, mask=inside)
             value = gl.fma(c, beta, value)
+        value = activated(value, ACTIVATION)
         gl.store(out_ptr + offset(z, batch, out_batch) + row * stride_om + col * stride_on, value, mask=inside)
 
 
@@ -342,9 +355,9 @@ def tensor_core_kernel(
     left_ptr, strays_ptr,
     M, N, K, alpha, beta, limit,
     batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-    stride_cm, stride_cn, stride_om, stride_on,
-    HAS_C: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    TERMS: gl.constexpr, GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
+    stride_cm, stride_cn, stride_om, stride_on, HAS_C: gl.constexpr, ACTIVATION: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TERMS: gl.constexpr,
+    GROUP_M: gl.constexpr, PROMOTE: gl.constexpr, FOLD: gl.constexpr, FEW: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, CONSUMERS: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr,
 ):  # fmt: skip
@@ -358,17 +371,16 @@ def tensor_core_kernel(
         a_los = gl.allocate_shared_memory(gl.float16, A_TILES, a_desc.layout)
         b_los = gl.allocate_shared_memory(gl.float16, B_TILES, b_desc.layout)
     LINES: gl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[0])
-    rows_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
-    rows_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_M // CONSUMERS], LINES)
-    cols_0 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
-    cols_1 = gl.allocate_shared_memory(gl.int32, [2, BLOCK_N], LINES)
+    rows_0 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_M // CONSUMERS], LINES)
+    rows_1 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_M // CONSUMERS], LINES)
+    cols_0 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_N], LINES)
+    cols_1 = gl.allocate_shared_memory(gl.int32, [3, BLOCK_N], LINES)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(STAGES):
         mbarrier.init(ready.index(s), count=1)
         mbarrier.init(empty.index(s), count=CONSUMERS)
     fence_async_shared()
-    gdc_wait()  # for the split to end: this one was started early
     extreme = (gl.load(a_high) | gl.load(b_high)) != 0
 
     gl.warp_specialize(
@@ -377,15 +389,15 @@ def tensor_core_kernel(
                 a_his, a_los, b_his, b_los, rows_0, cols_0, ready, empty, a_rows, b_rows, extreme,
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-                stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
+                stride_cm, stride_cn, stride_om, stride_on, 0, HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+                TERMS, GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (consumer, (
                 a_his, a_los, b_his, b_los, rows_1, cols_1, ready, empty, a_rows, b_rows, extreme,
                 c_ptr, out_ptr, left_ptr, strays_ptr, M, N, K, alpha, beta, limit,
                 batch, a_index, b_index, c_batch, out_batch, a_pitch, b_pitch,
-                stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, TERMS,
-                GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
+                stride_cm, stride_cn, stride_om, stride_on, 1, HAS_C, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+                TERMS, GROUP_M, PROMOTE, FOLD, FEW, A_ALONG_K, B_ALONG_K, CONSUMERS, TILE_M, TILE_N,
             )),
             (producer, (
                 a_desc, b_desc, a_his, a_los, b_his, b_los, ready, empty, a_rows, b_rows, extreme,
@@ -481,6 +493,7 @@ def _multiply(
     )  # fmt: skip
     form = tile.options | {
         "HAS_C": p.c_strides is not None,
+        "ACTIVATION": p.activation,
         "A_ALONG_K": a.along_k,
         "B_ALONG_K": b.along_k,
         "CONSUMERS": CONSUMERS,

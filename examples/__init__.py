@@ -1,0 +1,1 @@
+"""Whole programs that use the package, measured: see docs/examples.md."""

@@ -1,0 +1,77 @@
+"""torch's products on one device, served by `product`, and put back.
+
+Autograd's formulas, `matmul`, `linear`, `einsum` and most of what else multiplies matrices, Python or C++, in whatever
+thread, come down to a few operators of torch's dispatcher. Their kernels for the device are replaced: below autograd,
+autocast, vmap and fake tensors, which all work as before. A mode (TorchFunctionMode, TorchDispatchMode) would hold for
+one thread, and gradients of CUDA tensors are computed in others.
+
+What `product` does not take goes to the kernel that was there before, whose errors are those that callers know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import OverlapError, ShapeError
+from .product import product
+
+NDIMS = {"mm": (2, 2), "mv": (2, 1), "addmm": (2, 2), "bmm": (3, 3), "baddbmm": (3, 3)}
+OVERLOADS = (*NDIMS, *(f"{name}.out" for name in NDIMS), "addmm_", "baddbmm_")
+
+
+class Overrides:
+    """torch's products on the device of a dispatch key ("CUDA"), replaced from now on until `remove`.
+
+    precision   as `matmul`'s; it may change at any time
+    """
+
+    def __init__(self, key: str) -> None:
+        """Replaces them."""
+        self.precision: str | None = None
+        self._device = key.lower()
+        self._library = torch.library.Library("aten", "IMPL")
+        has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced
+            for name in OVERLOADS:
+                if has_kernel(f"aten::{name}", key):  # a torch built without CUDA has none for some
+                    serve = self._serving(name, torch.library.get_kernel(f"aten::{name}", key))
+                    self._library.impl(name, serve, key, with_keyset=True, allow_override=True)
+
+    def remove(self) -> None:
+        """Puts back what was there."""
+        self._library._destroy()
+
+    def _serving(self, overload: str, original: Any) -> Callable[..., Tensor]:
+        name = overload.removesuffix(".out").removesuffix("_")
+        in_place = overload.endswith("_")
+
+        def serve(keys: Any, *args: Tensor, **options: Any) -> Tensor:
+            *rest, a, b = args
+            c = rest[0] if rest else None
+            out = c if in_place else options.get("out")
+            alpha, beta = options.get("alpha", 1), options.get("beta", 1) if rest else 0
+            if self._takes(name, a, b, c, out, alpha, beta):
+                try:
+                    with torch._C.DisableTorchFunction():  # what happens in a kernel is nobody's to see
+                        return product(name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=self.precision)
+                except (ShapeError, OverlapError):
+                    pass
+            return original.call_boxed(keys, *args, **options)
+
+        return serve
+
+    def _takes(self, name: str, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None, *factors: Any) -> bool:
+        """Whether these are float32 on one device, of the dimensions that `name` asks for."""
+        device = a.device
+        if device.type != self._device or (a.ndim, b.ndim) != NDIMS[name] or (a.ndim == 3 and a.shape[0] != b.shape[0]):
+            return False
+        for t in (a, b, c, out):
+            if t is not None and (t.dtype != torch.float32 or t.device != device):
+                return False
+        return all(isinstance(factor, int | float) for factor in factors)

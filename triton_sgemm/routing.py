@@ -1,0 +1,90 @@
+"""`enable`: code written for torch runs on this package, unchanged."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from .overrides import Overrides
+from .precision import check_precision
+
+KEY = "CUDA"  # the dispatch key whose kernels are replaced
+
+_lock = threading.Lock()
+_enabled: list[Enabled] = []  # the last one rules
+_installed: tuple[Overrides, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Enabled:
+    """What `enable` returns: it ends with `disable()`, or with the `with` block that it opens."""
+
+    precision: str | None
+
+    def disable(self) -> None:
+        """Ends this enabling; others hold on. Nothing happens where it has ended already."""
+        with _lock:
+            if self in _enabled:
+                _enabled.remove(self)
+                _follow()
+
+    def __enter__(self) -> Enabled:
+        with _lock:
+            if self not in _enabled:
+                _enabled.append(self)
+                _follow()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disable()
+
+
+def enable(precision: str | None = None) -> Enabled:
+    """Makes torch's float32 CUDA products this package's, from now on, in code that knows nothing of it.
+
+    Takes     `torch.mm`, `mv`, `addmm`, `bmm`, `baddbmm`, with `out=` and in place, and so all that comes down to them:
+              `matmul` and `@`, `F.linear` and `nn.Linear`, `einsum`, attention where it is computed by products
+              (`SDPBackend.MATH`), and the gradients of all these.
+    Leaves    other dtypes, complex, sparse and nested tensors, other devices, wrong calls and their errors to torch;
+              and what is no call of these: `dot`, `addmv`, cuDNN, fused attention.
+    Computes  as `matmul` in that precision; None: what torch's own switch says at each call, "fp32" while it is unset.
+    torch.compile   Compiled code follows too, forward and backward, whenever it was compiled: what is enabled when it
+              runs decides. Except: products for which Inductor chose kernels of its own (mode="max-autotune", C++
+              wrappers) in what was compiled before `enable`, and of a matrix and a vector. CUDA graphs
+              (mode="reduce-overhead") replay what was captured.
+    Scope     The whole process, all threads, from the call until the end of the `with` block, or of
+              `disable()`, of the object returned or of the package. Enablings nest: the last one that has not ended
+              decides the precision. Switch while no other thread is multiplying.
+    Returns   an object to be used in `with`, or kept for its `disable()`, or dropped.
+    Costs     the first call loads Inductor's configuration, about a second; a product several microseconds of the host
+              more than `matmul`'s.
+    Raises    ValueError for an unknown precision.
+    """
+    check_precision("enable", precision)
+    return Enabled(precision).__enter__()
+
+
+def disable() -> None:
+    """Ends every enabling, however many there are: torch's products are torch's again."""
+    with _lock:
+        _enabled.clear()
+        _follow()
+
+
+def _follow() -> None:
+    """Makes torch do what the last of `_enabled` says."""
+    global _installed
+    if _enabled and _installed is None:
+        from . import inductor  # takes a second to load, and only now is it needed
+
+        _installed = Overrides(KEY), inductor.Installed(KEY.lower())
+    if _installed is None:
+        return
+    overrides, graph_pass = _installed
+    if _enabled:
+        overrides.precision = _enabled[-1].precision
+    else:
+        overrides.remove()
+        graph_pass.remove()
+        _installed = None
