@@ -132,6 +132,11 @@ def select(patterns: list[str]) -> list[Variant]:
     return [v for name, v in VARIANTS.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
+def rung_of(variant: Variant) -> Rung | None:
+    """The raw CUDA kernel that a variant runs, if it runs one."""
+    return next((rung for rung in RUNGS if variant.backend == "cuda" and variant.name == f"{rung.name}_cuda"), None)
+
+
 def with_baselines(variants: list[Variant]) -> list[Variant]:
     """`variants` and what they are compared with: cuBLAS always, cuBLAS with TF32 where one of them is tf32."""
     wanted = {CUBLAS.name} | {name for v in variants for name in (v.name, BASELINES[v.precision].name)}

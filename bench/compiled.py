@@ -16,9 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -26,12 +28,13 @@ from torch import Tensor
 from torch.utils.cpp_extension import CUDA_HOME
 
 from reference_cuda.loader import source
-from reference_cuda.rungs import RUNGS, Rung
+from reference_cuda.rungs import Rung
 from triton_sgemm.device import ARCHS
 from triton_sgemm.problem import Problem, problem
 from triton_sgemm.variants import Variant
 
-from .catalog import VARIANTS, select
+from . import sass
+from .catalog import VARIANTS, rung_of, select
 
 OPCODES = (
     "FFMA",
@@ -52,6 +55,20 @@ OPCODES = (
 
 
 @dataclass(frozen=True)
+class Main:
+    """Of a variant's kernels the one that multiplies, with one turn of its main loop (see `sass.main_loop`)."""
+
+    threads: int
+    registers: int
+    shared_bytes: int
+    loop: dict[str, int]
+
+    def count(self, *names: str) -> int:
+        """How often these instructions stand in the loop."""
+        return sum(self.loop.get(name, 0) for name in names)
+
+
+@dataclass(frozen=True)
 class Compiled:
     """One variant for one architecture, all its kernels. `note` says why the figures are missing, where they are."""
 
@@ -62,6 +79,7 @@ class Compiled:
     opcodes: dict[str, int] = field(default_factory=dict)
     tf32: bool = False
     note: str = ""
+    main: Main | None = None
 
     @property
     def spills(self) -> int:
@@ -80,19 +98,21 @@ def read(variant: Variant, arch: int, general: bool = False) -> Compiled:
         cubin = Path(folder) / "kernel.cubin"
         if variant.launch:
             parts = []
-            for launch in variant.launch(*(_general(variant.batched) if general else _plain())).all():
+            for launch in variant.launch(*(general_call(variant.batched) if general else call())).all():
                 kernel = launch.compile(arch)
                 cubin.write_bytes(kernel.asm["cubin"])
-                parts.append(_disassemble(variant, arch, cubin, kernel.metadata.shared, "tf32" in kernel.asm["ptx"]))
+                ptx = kernel.asm["ptx"]
+                threads = re.search(r"\.reqntid (\d+)", ptx)
+                block = int(threads[1]) if threads else 32 * kernel.metadata.num_warps
+                parts.append(_disassemble(variant, arch, cubin, block, kernel.metadata.shared, "tf32" in ptx))
             return _together(parts)
-        rung = next((r for r in RUNGS if variant.backend == "cuda" and variant.name == f"{r.name}_cuda"), None)
+        rung = rung_of(variant)
         if rung is None:
             return Compiled(variant.name, arch, note="runs other variants' kernels or cuBLAS")
-        nvcc = Path(CUDA_HOME, "bin", "nvcc") if CUDA_HOME else None
-        found = nvcc if nvcc and nvcc.exists() else shutil.which("nvcc")
-        if not found:
-            return Compiled(variant.name, arch, note="nvcc was not found")
-        return _disassemble(variant, arch, cubin, _nvcc(str(found), rung, arch, cubin), False)
+        nvcc = _find_nvcc()
+        if not nvcc:
+            return Compiled(variant.name, arch, note="needs nvcc")
+        return _disassemble(variant, arch, cubin, rung.threads, _nvcc(nvcc, rung, arch, cubin), False)
 
 
 def _together(parts: list[Compiled]) -> Compiled:
@@ -105,23 +125,42 @@ def _together(parts: list[Compiled]) -> Compiled:
         max(part.shared_bytes or 0 for part in parts),
         counts,
         any(part.tf32 for part in parts),
+        main=max(
+            (part.main for part in parts if part.main),
+            key=lambda main: (main.count(*sass.TENSOR), main.count(*sass.FMAS)),
+        ),
     )
 
 
 Call = tuple[Problem, Tensor, Tensor, Tensor | None, Tensor]
 
 
-def _plain() -> Call:
+def call() -> Call:
+    """What a variant is compiled for: the chapter's problem."""
     x = torch.empty(4096, 4096)
     return problem(x, x, None, x, 1.0, 0.0), x, x, None, x
 
 
-def _general(batched: bool) -> Call:
+def general_call(batched: bool) -> Call:
+    """A call with everything that costs."""
     batch = (3, 2) if batched else ()
     a = torch.empty(*batch[:1], *(1 for _ in batch[1:]), 33, 141)[..., 1::2].expand(*batch, 33, 70)
     b = torch.empty(*batch[1:], 70, 85)[..., ::5].expand(*batch, 70, 17)
     c, out = torch.empty(17, 33).mT.expand(*batch, 33, 17), torch.empty(*batch, 33, 18)[..., :17]
     return problem(a, b, c, out, 1.5, 0.5), a, b, c, out
+
+
+def _find_nvcc() -> str | None:
+    nvcc = Path(CUDA_HOME, "bin", "nvcc") if CUDA_HOME else None
+    return str(nvcc) if nvcc and nvcc.exists() else shutil.which("nvcc")
+
+
+def nvcc_version() -> str:
+    """The release of the nvcc that compiles the CUDA rungs; "-" where there is none."""
+    nvcc = _find_nvcc()
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
+    found = re.search(r"V(\d+\.\d+\.\d+)", said)
+    return found[1] if found else "-"
 
 
 def _nvcc(nvcc: str, rung: Rung, arch: int, cubin: Path) -> int:
@@ -135,17 +174,19 @@ def _nvcc(nvcc: str, rung: Rung, arch: int, cubin: Path) -> int:
     return sum(int(n) for n in re.findall(r"(\d+) bytes smem", log.stderr))
 
 
-def _disassemble(variant: Variant, arch: int, cubin: Path, shared: int, tf32: bool) -> Compiled:
+def _disassemble(variant: Variant, arch: int, cubin: Path, threads: int, shared: int, tf32: bool) -> Compiled:
     tools = triton.knobs.nvidia
     usage = subprocess.run(
         [tools.cuobjdump.path, "-res-usage", str(cubin)], capture_output=True, text=True, check=True
     ).stdout
-    sass = subprocess.run([tools.nvdisasm.path, str(cubin)], capture_output=True, text=True, check=True).stdout
-    names = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", sass, re.MULTILINE)
-    registers = re.search(r"REG:(\d+)", usage)
-    if not names or not registers:
+    text = subprocess.run([tools.nvdisasm.path, str(cubin)], capture_output=True, text=True, check=True).stdout
+    operations = Counter(each.name.partition(".")[0] for each in sass.instructions(text))
+    found = re.search(r"REG:(\d+)", usage)
+    if not operations or not found:
         raise RuntimeError(f"{variant.name} for sm_{arch}: the disassembly could not be read")
-    return Compiled(variant.name, arch, int(registers.group(1)), shared, {op: names.count(op) for op in OPCODES}, tf32)
+    registers = int(found[1])
+    main = Main(threads, registers, shared, sass.main_loop(text))
+    return Compiled(variant.name, arch, registers, shared, {op: operations[op] for op in OPCODES}, tf32, main=main)
 
 
 def read_all(archs: list[int], patterns: list[str] | None = None, general: bool = False) -> list[Compiled]:
@@ -165,10 +206,15 @@ def read_all(archs: list[int], patterns: list[str] | None = None, general: bool 
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-        return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+        return [_restored(json.loads(line)) for line in done.stdout.splitlines()]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [c for found in pool.map(compiled, jobs) for c in found]
+
+
+def _restored(figures: dict[str, Any]) -> Compiled:
+    main = figures.pop("main")
+    return Compiled(**figures, main=Main(**main) if main else None)
 
 
 def main() -> None:

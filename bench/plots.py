@@ -16,32 +16,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from triton_sgemm.device import ARCHS
+from triton_sgemm.device import CARDS
 
 from . import table
 
 PLOTS = table.ROOT / "docs" / "plots"
 
-
-@dataclass(frozen=True)
-class Peaks:
-    """What a GPU could do at its boost clocks: its FMA units from their number, its tensor cores as published."""
-
-    sms: int
-    capability: int
-    clock_mhz: int
-    fp16_tflops: float  # dense, accumulated in float32
-    tf32_tflops: float  # dense
-    source: str
-
-    @property
-    def fma_tflops(self) -> float:
-        """Two operations a lane and cycle."""
-        return 2e-6 * self.sms * ARCHS[self.capability].fp32_lanes * self.clock_mhz
-
-
-HOPPER_SXM = Peaks(132, 90, 1980, 989.4, 494.7, "NVIDIA H100 datasheet (SXM; without sparsity)")
-PEAKS = {"NVIDIA H100 80GB HBM3": HOPPER_SXM, "NVIDIA H200": HOPPER_SXM}
 
 # Okabe and Ito's colours, told apart with any colour vision; cuBLAS is dashed, a peer dotted
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
@@ -111,15 +91,15 @@ def square(data: pd.DataFrame) -> Figure:
 
 
 def ceilings(gpu: str) -> list[tuple[str, float]]:
-    """What bounds the lines, by name, in GFLOP/s; nothing for a GPU that PEAKS does not have."""
-    if gpu not in PEAKS:
+    """What bounds the lines, by name, in GFLOP/s; nothing for a GPU whose peaks CARDS does not have."""
+    card = next((card for card in CARDS.values() if card.name == gpu), None)
+    if not (card and card.fma_peak_gflops and card.fp16_tflops and card.tf32_tflops):
         return []
-    peaks = PEAKS[gpu]
     return [
-        ("FMA units", 1e3 * peaks.fma_tflops),
-        ("fp16 tensor cores / 3", 1e3 * peaks.fp16_tflops / 3),
-        ("TF32 tensor cores", 1e3 * peaks.tf32_tflops),
-        ("fp16 tensor cores", 1e3 * peaks.fp16_tflops),
+        ("FMA units", card.fma_peak_gflops),
+        ("fp16 tensor cores / 3", 1e3 * card.fp16_tflops / 3),
+        ("TF32 tensor cores", 1e3 * card.tf32_tflops),
+        ("fp16 tensor cores", 1e3 * card.fp16_tflops),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Rung:
     `blockIdx.x` walking the tiles along M and `blockIdx.y` those along N. M, N and K are multiples of
     `multiple_of`, and the matrices start at multiples of `align` bytes: 16 where a load takes a float4.
     A kernel that `reads_c_always` reads C even when beta is 0: then C is cleared before, since 0 * NaN is NaN.
+    `lanes` is how the lanes of a warp stand in the tile of C, rows x columns.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Rung:
     multiple_of: int = 1
     align: int = 4
     reads_c_always: bool = True
+    lanes: tuple[int, int] = (1, 32)
 
     @property
     def source(self) -> str:
@@ -46,6 +49,12 @@ class Rung:
         lines = self.source.splitlines()
         head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("//"))]
         return "\n".join(line.removeprefix("//").removeprefix(" ") for line in head)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The template's parameters by name: {"BM": 64, "BN": 64, "BK": 8, "TM": 8}."""
+        names = re.findall(r"const int (\w+)", self.source.partition("__global__")[0].rpartition("template")[2])
+        return dict(zip(names, map(int, re.findall(r"\b\d+", self.kernel.partition("<")[2])), strict=True))
 
     def grid(self, M: int, N: int) -> tuple[int, int]:
         """Blocks along x (rows of tiles) and y (columns of tiles) for an M x N output."""
@@ -97,11 +106,19 @@ class Rung:
 
 
 RUNGS = (
-    Rung("naive", 1, "sgemm_naive<32>", tile=(32, 32), threads=1024),
+    Rung("naive", 1, "sgemm_naive<32>", tile=(32, 32), threads=1024, lanes=(32, 1)),
     Rung("coalesced", 2, "sgemm_coalesced<32>", tile=(32, 32), threads=1024),
     Rung("smem_tiling", 3, "sgemm_smem_tiling<32>", tile=(32, 32), threads=1024, multiple_of=32),
     Rung("thread_tile_1d", 4, "sgemm_thread_tile_1d<64, 64, 8, 8>", tile=(64, 64), threads=512, multiple_of=64),
-    Rung("thread_tile_2d", 5, "sgemm_thread_tile_2d<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128),
+    Rung(
+        "thread_tile_2d",
+        5,
+        "sgemm_thread_tile_2d<128, 128, 8, 8, 8>",
+        tile=(128, 128),
+        threads=256,
+        multiple_of=128,
+        lanes=(2, 16),
+    ),
     Rung(
         "vector_loads",
         6,
@@ -110,8 +127,18 @@ RUNGS = (
         threads=256,
         multiple_of=128,
         align=16,
+        lanes=(2, 16),
     ),
-    Rung("warp_tile", 7, "sgemm_warp_tile<128, 128, 8, 8, 8>", tile=(128, 128), threads=256, multiple_of=128, align=16),
+    Rung(
+        "warp_tile",
+        7,
+        "sgemm_warp_tile<128, 128, 8, 8, 8>",
+        tile=(128, 128),
+        threads=256,
+        multiple_of=128,
+        align=16,
+        lanes=(4, 8),
+    ),
     Rung(
         "async_ring",
         8,
@@ -121,5 +148,6 @@ RUNGS = (
         multiple_of=256,
         align=16,
         reads_c_always=False,
+        lanes=(4, 8),
     ),
 )

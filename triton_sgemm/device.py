@@ -9,6 +9,8 @@ from functools import lru_cache
 
 import torch
 
+REGISTERS = 65536  # of an SM, on every architecture below
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -17,24 +19,32 @@ class Arch:
     capability: int
     fp32_lanes: int  # float32 FMAs an SM completes in a cycle
     smem_bytes: int  # shared memory one block may use
+    sm_smem_bytes: int  # and all blocks of an SM
+    sm_threads: int  # that an SM holds at a time
+    sm_blocks: int
+
+    @property
+    def balance(self) -> float:
+        """FMAs for each shared load that keep both busy: an SM serves one warp-wide load of 128 bytes a cycle."""
+        return self.fp32_lanes / 32
 
 
 ARCHS = {
     arch.capability: arch
     for arch in (
-        Arch(80, fp32_lanes=64, smem_bytes=163 << 10),
-        Arch(86, fp32_lanes=128, smem_bytes=99 << 10),
-        Arch(89, fp32_lanes=128, smem_bytes=99 << 10),
-        Arch(90, fp32_lanes=128, smem_bytes=227 << 10),
-        Arch(100, fp32_lanes=128, smem_bytes=227 << 10),
-        Arch(120, fp32_lanes=128, smem_bytes=99 << 10),
+        Arch(80, 64, 163 << 10, sm_smem_bytes=164 << 10, sm_threads=2048, sm_blocks=32),
+        Arch(86, 128, 99 << 10, sm_smem_bytes=100 << 10, sm_threads=1536, sm_blocks=16),
+        Arch(89, 128, 99 << 10, sm_smem_bytes=100 << 10, sm_threads=1536, sm_blocks=24),
+        Arch(90, 128, 227 << 10, sm_smem_bytes=228 << 10, sm_threads=2048, sm_blocks=32),
+        Arch(100, 128, 227 << 10, sm_smem_bytes=228 << 10, sm_threads=2048, sm_blocks=32),
+        Arch(120, 128, 99 << 10, sm_smem_bytes=100 << 10, sm_threads=1536, sm_blocks=24),
     )
 }
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of this machine."""
+    """One GPU."""
 
     name: str
     capability: int
@@ -52,6 +62,34 @@ class Gpu:
         """What the CUDA cores could do at the highest clock; None where the architecture is not known here."""
         arch = ARCHS.get(self.capability)
         return 2e-3 * self.sms * arch.fp32_lanes * self.max_clock_mhz if arch else None
+
+
+@dataclass(frozen=True)
+class Card(Gpu):
+    """A GPU as its maker describes it, for a machine that does not have it; `name` is what its driver says."""
+
+    dram_gbs: float
+    fp16_tflops: float | None  # of the tensor cores, dense, accumulated in float32
+    tf32_tflops: float | None  # dense
+    source: str
+
+    @property
+    def ridge(self) -> float:
+        """FLOP for each byte from its memory, below which that memory binds a kernel."""
+        return (self.fma_peak_gflops or 0.0) / self.dram_gbs
+
+
+CARDS = {
+    # 56.3 TFLOP/s over 960 GB/s are the chapter's ridge of 58.6
+    "rtx-5080": Card(
+        "NVIDIA GeForce RTX 5080", 120, 84, 64 << 20, 2617, 960, None, None, "NVIDIA RTX Blackwell GPU Architecture"
+    ),
+    "h200": Card("NVIDIA H200", 90, 132, 50 << 20, 1980, 4800, 989.4, 494.7, "NVIDIA H200 datasheet (SXM)"),
+    "h100": Card("NVIDIA H100 80GB HBM3", 90, 132, 50 << 20, 1980, 3350, 989.4, 494.7, "NVIDIA H100 datasheet (SXM)"),
+    "a100": Card(
+        "NVIDIA A100-SXM4-80GB", 80, 108, 40 << 20, 1410, 2039, 312, 156, "NVIDIA A100 datasheet (SXM, 80 GB)"
+    ),
+}
 
 
 @lru_cache
