@@ -230,11 +230,11 @@ def provenance(data: pd.DataFrame) -> str:
 
 
 def origin(data: pd.DataFrame) -> str:
-    """The GPU, the versions, the date and the commit of a results file."""
-    first = data.iloc[0]
+    """The GPU, the versions, the date and the commit of a results file; of a file of several runs, all commits."""
+    first, commits = data.iloc[0], list(dict.fromkeys(data["commit"]))
     return (
-        f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, Triton {first['triton']}, "
-        f"{first['date']}, commit {first['commit']}"
+        f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, Triton {first['triton']}, {first['date']}, "
+        + (f"commit {commits[0]}" if len(commits) == 1 else f"commits {' and '.join(commits)}, each row's in the file")
     )
 
 

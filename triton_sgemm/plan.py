@@ -90,7 +90,7 @@ class Pace:
 PACES = {
     tensor_core.TILES[0]: Pace(2.0, 20.3),
     tensor_core.TILES[1]: Pace(3.0, 10.7),
-    tensor_core.TF32_TILES[0]: Pace(8.0, 12.4),
+    tensor_core.TF32_TILES[0]: Pace(12.0, 12.4),
     tensor_core.TF32_TILES[1]: Pace(2.0, 7.5),
 }
 MEASURED = ("NVIDIA H200",)
