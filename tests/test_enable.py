@@ -187,6 +187,7 @@ WRONG = {
     "batch sizes": lambda: torch.bmm(torch.ones(1, 2, 3), torch.ones(4, 3, 2)),
     "a bias too long": lambda: torch.addmm(torch.ones(3), torch.ones(2, 3), torch.ones(3, 2)),
     "a bias too deep": lambda: torch.addmm(torch.ones(1, 1, 2), torch.ones(2, 3), torch.ones(3, 2)),
+    "a complex factor": lambda: torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), alpha=1j),
     "dtypes": lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2).double()),
     "dtype of out": lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2), out=torch.ones(2, 2).long()),
     "vector": lambda: torch.mv(torch.ones(2, 3), torch.ones(2)),
@@ -211,7 +212,7 @@ def test_an_out_of_another_shape_is_resized_by_torch() -> None:
     assert torch.equal(out, torch.full((2, 2), 3.0))
 
 
-def test_modes_and_transforms_see_torchs_functions_only(ran) -> None:
+def test_modes_subclasses_and_transforms_see_torchs_functions_only(ran) -> None:
     seen = []
 
     class Seen(TorchFunctionMode):
@@ -219,11 +220,22 @@ def test_modes_and_transforms_see_torchs_functions_only(ran) -> None:
             seen.append(func.__name__)
             return func(*args, **(kwargs or {}))
 
-    a, b, c = torch.randn(3, 5, 4), torch.randn(4, 2), torch.randn(3, 4, 2)
+    class Sub(Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    a, b, c, w = torch.randn(3, 5, 4), torch.randn(4, 2), torch.randn(3, 4, 2), f32(4, 2)
     with enable():
         with Seen():
-            torch.mm(a[0], b)
-        assert seen == ["__getitem__", "mm"] and ran.total() == 1
+            y = torch.mm(a[0], w)
+            torch.autograd.grad(y, w, y)
+        assert seen == ["__getitem__", "mm", "grad"] and ran.total() == 2
+        seen.clear()
+        y = torch.mm(w.mT, b.as_subclass(Sub)).as_subclass(Tensor)
+        torch.autograd.grad(y, w, y)  # multiplies by the subclass again
+        assert seen == ["mm"] and ran.total() == 4
         mapped = torch.vmap(torch.mm, (0, None))(a, b)
         jacobian = torch.func.jacrev(torch.mm)(a[0], b)
         assert make_fx(torch.mm)(a[0], b).code.count("torch.ops.aten.mm.default") == 1

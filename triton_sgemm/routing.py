@@ -57,8 +57,8 @@ def enable(precision: str | None = None) -> Enabled:
               package, is called. Enablings nest: the last that has not ended decides the precision. Switch on and off
               while no other thread is multiplying.
     Returns   an object for `with`, or to be kept for its `disable()`, or dropped.
-    Costs     a second, once, to load Inductor's configuration; a call of torch's some microseconds of the host more
-              than `matmul`, and those that are left to torch a few too.
+    Costs     a second, once, to load Inductor's configuration; of the host, some microseconds a product, those that are
+              left to torch included.
     Raises    ValueError for an unknown precision.
     """
     check_precision("enable", precision)
