@@ -4,6 +4,8 @@ By default Inductor calls torch.mm and its kin with `out=`, through the dispatch
 Triton kernel of its own, and C++ wrappers call torch past the dispatcher. So, while `enable` holds, a pass over each
 graph, forward and backward, hides float32 products behind an operator that calls torch again. Which kernels run is
 then decided when they run, as in eager code, and no compiled graph or cache of graphs depends on what was enabled.
+
+From torch 2.13 on Inductor's configuration is each thread's own: there the pass is that of the thread that enabled.
 """
 
 from __future__ import annotations

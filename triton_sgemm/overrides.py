@@ -52,26 +52,34 @@ class Overrides:
         in_place = overload.endswith("_")
 
         def serve(keys: Any, *args: Tensor, **options: Any) -> Tensor:
-            *rest, a, b = args
-            c = rest[0] if rest else None
-            out = c if in_place else options.get("out")
-            alpha, beta = options.get("alpha", 1), options.get("beta", 1) if rest else 0
-            if self._takes(name, a, b, c, out, alpha, beta):
-                try:
-                    with torch._C.DisableTorchFunction():  # what happens in a kernel is nobody's to see
-                        return product(name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=self.precision)
-                except (ShapeError, OverlapError):
-                    pass
-            return original.call_boxed(keys, *args, **options)
+            with torch._C.DisableTorchFunction():  # what happens in a kernel is nobody's to see
+                result = self._result(name, args, args[0] if in_place else options.get("out"), options)
+            return original.call_boxed(keys, *args, **options) if result is None else result
 
         return serve
 
-    def _takes(self, name: str, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None, *factors: Any) -> bool:
-        """Whether these are float32 on one device, of the dimensions that `name` asks for."""
+    def _result(
+        self, name: str, args: tuple[Tensor, ...], out: Tensor | None, options: dict[str, Any]
+    ) -> Tensor | None:
+        """torch's `name` by `product`; None where that does not take it."""
+        c = args[0] if len(args) == 3 else None
+        a, b = args[-2:]
+        alpha, beta = options.get("alpha", 1), 0 if c is None else options.get("beta", 1)
+        if not self._takes(name, a, b, c, out, alpha, beta):
+            return None
+        try:
+            return product(name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=self.precision)
+        except (ShapeError, OverlapError):
+            return None
+
+    def _takes(
+        self, name: str, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None, alpha: Any, beta: Any
+    ) -> bool:
+        """Whether these are float32 on one device, of the dimensions that `name` asks for, and real numbers."""
         device = a.device
         if device.type != self._device or (a.ndim, b.ndim) != NDIMS[name] or (a.ndim == 3 and a.shape[0] != b.shape[0]):
             return False
         for t in (a, b, c, out):
             if t is not None and (t.dtype != torch.float32 or t.device != device):
                 return False
-        return all(isinstance(factor, int | float) for factor in factors)
+        return isinstance(alpha, int | float) and isinstance(beta, int | float)

@@ -43,22 +43,22 @@ class Enabled:
 def enable(precision: str | None = None) -> Enabled:
     """Makes torch's float32 CUDA products this package's, from now on, in code that knows nothing of it.
 
-    Takes     `torch.mm`, `mv`, `addmm`, `bmm`, `baddbmm`, with `out=` and in place, and so all that comes down to them:
-              `matmul` and `@`, `F.linear` and `nn.Linear`, `einsum`, attention where it is computed by products
+    Takes     `torch.mm`, `mv`, `addmm`, `bmm` and `baddbmm`, with `out=` and in place, and so all that comes down to
+              them: `matmul` and `@`, `F.linear` and `nn.Linear`, `einsum`, attention where it is computed by products
               (`SDPBackend.MATH`), and the gradients of all these.
     Leaves    other dtypes, complex, sparse and nested tensors, other devices, wrong calls and their errors to torch;
               and what is no call of these: `dot`, `addmv`, cuDNN, fused attention.
     Computes  as `matmul` in that precision; None: what torch's own switch says at each call, "fp32" while it is unset.
-    torch.compile   Compiled code follows too, forward and backward, whenever it was compiled: what is enabled when it
-              runs decides. Except: products for which Inductor chose kernels of its own (mode="max-autotune", C++
-              wrappers) in what was compiled before `enable`, and of a matrix and a vector. CUDA graphs
-              (mode="reduce-overhead") replay what was captured.
-    Scope     The whole process, all threads, from the call until the end of the `with` block, or of
-              `disable()`, of the object returned or of the package. Enablings nest: the last one that has not ended
-              decides the precision. Switch while no other thread is multiplying.
-    Returns   an object to be used in `with`, or kept for its `disable()`, or dropped.
-    Costs     the first call loads Inductor's configuration, about a second; a product several microseconds of the host
-              more than `matmul`'s.
+    Compiled code   follows as well, forward and backward: what is enabled when it runs decides, not when it was
+              compiled. Three things do not follow: kernels of Inductor's own (mode="max-autotune", C++ wrappers) in
+              what was compiled before the first `enable`; products of a matrix and a vector, which Inductor makes sums
+              of; CUDA graphs (mode="reduce-overhead" too), which replay what was captured.
+    Scope     The whole process, all its threads, until the `with` block ends, or `disable()`, of the object or of the
+              package, is called. Enablings nest: the last that has not ended decides the precision. Switch on and off
+              while no other thread is multiplying.
+    Returns   an object for `with`, or to be kept for its `disable()`, or dropped.
+    Costs     a second, once, to load Inductor's configuration; of the host, some microseconds a product, those that are
+              left to torch included.
     Raises    ValueError for an unknown precision.
     """
     check_precision("enable", precision)
