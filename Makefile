@@ -14,7 +14,7 @@ TRITON = triton==3.6.0
 NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
 NEEDS_doctor = torch triton numpy
 NEEDS_plots = $(NEEDS_bench) matplotlib
-NEEDS_test = $(NEEDS_bench) pytest hypothesis
+NEEDS_test = $(NEEDS_bench) pytest xdist hypothesis
 NEEDS_lint = torch triton numpy pandas rich ruff mypy
 
 export COMMIT ?= $(shell git describe --always --dirty 2>/dev/null)

@@ -104,6 +104,7 @@ def compiled(archs: list[int]) -> list[Compiled]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("compiled")  # once, whoever runs the tests in parallel
 def test_compiled_code(compiled: list[Compiled]) -> None:
     built = {c.variant for c in compiled}
     assert built >= {v.name for v in VARIANTS.values() if v.launch}
@@ -147,6 +148,7 @@ def test_the_general_form_compiles_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("compiled")  # once, whoever runs the tests in parallel
 def test_every_declared_architecture_was_compiled(compiled: list[Compiled], archs: list[int]) -> None:
     for v in VARIANTS.values():
         if v.launch:
