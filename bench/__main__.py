@@ -167,7 +167,8 @@ def destination(csv: Path, slug: str, suite: str) -> Path:
 
 def tell_changes(files: list[changes.Results], form: str) -> None:
     """Prints the comparison."""
-    print(table.json_text(changes.changes(*files)) if form == "json" else changes.text(*files, FORMS[form]))
+    old, new = files
+    print(table.json_text(changes.changes(old, new)) if form == "json" else changes.text(old, new, FORMS[form]))
 
 
 def main() -> int:
