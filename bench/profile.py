@@ -79,11 +79,12 @@ def measured(v: Variant, case: Case, path: str, unknown: set[str], where: Enviro
     program = [sys.executable, "-m", "bench.one_call", v.name, str(case)]
     found: dict[str, Any] = {}
     try:
-        found |= ncu.figures(ncu.profile(path, program, unknown))
+        kernels = ncu.profile(path, program, unknown)
+        found |= ncu.figures(kernels)
         if found["ms"]:
             found["gflops"] = 1e-6 * case.flops / found["ms"]
-        if unknown:
-            found["note"] = f"unknown to ncu: {', '.join(sorted(unknown))}"
+        if lacking := [m for m in ncu.METRICS if not any(m in kernel for kernel in kernels)]:
+            found["note"] = f"ncu has no {', '.join(lacking)}"
     except ncu.Failed as e:
         found["note"] = str(e)
     return Row(v.name, case.M, case.N, case.K, **asdict(where) | found)
@@ -91,10 +92,8 @@ def measured(v: Variant, case: Case, path: str, unknown: set[str], where: Enviro
 
 def merged(rows: list[Row], path: Path) -> pd.DataFrame:
     """The rows and, before them, those of the file that are of other variants or shapes."""
-    new = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
-    if not path.exists():
-        return new
-    return pd.concat([table.read(path)[COLUMNS], new]).drop_duplicates(KEY, keep="last")
+    old = table.read(path).to_dict("records") if path.exists() else []
+    return pd.DataFrame([*old, *map(asdict, rows)], columns=COLUMNS).drop_duplicates(KEY, keep="last")
 
 
 def main() -> int:
