@@ -50,6 +50,9 @@ compile: ## registers, shared memory and spills of every variant for every archi
 explain: ## why a variant is as fast as it is: predicted, compiled, measured (needs no GPU); VARIANT= GPU=
 	$(call with,bench) -m bench.explain $(if $(VARIANT),--variants $(VARIANT:%='%')) $(if $(GPU),--gpu $(GPU)) $(ARGS)
 
+profile: ## what the GPU counts while variants run (ncu), into bench/results/<gpu>/profile.csv (or CSV=); VARIANT= SIZE=
+	$(call with,bench) -m bench.profile --csv $(CSV) $(if $(VARIANT),--variants $(VARIANT:%='%')) $(if $(SIZE),--size $(SIZE)) $(ARGS)
+
 table: ## the tables of README and docs, from bench/results
 	$(call with,bench) -m bench.table
 
@@ -74,7 +77,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results precision examples plots doctor compare compile explain table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results precision examples plots doctor compare compile explain profile table test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

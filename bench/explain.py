@@ -173,18 +173,20 @@ def measured(e: Explained) -> Figures:
     row = _row(e, ["profile.csv"])
     if row is not None:
         flop = 2 * row["M"] * row["N"] * row["K"]
-        f |= {
-            "DRAM bytes": f"{row['dram_bytes']:.3g}",
-            "L2 bytes": f"{row['l2_bytes']:.3g}",
-            "FLOP/byte of DRAM": f"{flop / row['dram_bytes']:.3g}",
-            "FMA pipe": f"{row['fma_pct']:.1f} %",
-            "tensor pipe": f"{row['tensor_pct']:.1f} %",
-            "stalls": ", ".join(
-                f"{row[f'stall_{i}']} {row[f'stall_{i}_pct']:.1f} %" for i in (1, 2, 3) if pd.notna(row[f"stall_{i}"])
-            ),
-            "registers": f"{row['registers']:.0f}",
-            "occupancy": f"{row['occupancy_pct']:.1f}%",
+        stalls = [
+            f"{row[f'stall_{i}']} {row[f'stall_{i}_pct']:.1f} %" for i in (1, 2, 3) if pd.notna(row[f"stall_{i}"])
+        ]
+        shown = {
+            "DRAM bytes": ("{:.3g}", row["dram_bytes"]),
+            "L2 bytes": ("{:.3g}", row["l2_bytes"]),
+            "FLOP/byte of DRAM": ("{:.3g}", flop / row["dram_bytes"]),
+            "FMA pipe": ("{:.1f} %", row["fma_pct"]),
+            "tensor pipe": ("{:.1f} %", row["tensor_pct"]),
+            "stalls": ("{}", ", ".join(stalls)),
+            "registers": ("{:.0f}", row["registers"]),
+            "occupancy": ("{:.1f}%", row["occupancy_pct"]),
         }
+        f |= {name: form.format(value) for name, (form, value) in shown.items() if pd.notna(value)}
     return f or {"note": "no results"}
 
 

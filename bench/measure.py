@@ -53,6 +53,18 @@ GRAPH_CALLS = 4096  # at most
 OTHER_CLASS = "{:,} elements of another class (finite, Inf, -Inf, NaN) than float64's"
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How long variants are timed: rounds, and seconds of load before the samples of each."""
+
+    rounds: int
+    load_s: float
+
+
+FULL = Effort(ROUNDS, LOAD_S)
+QUICK = Effort(1, 0.05)  # to look at while working on a kernel: the card is colder, the figures scatter more
+
+
 def tf32_normal_bound(K: int) -> float:
     """Of normally distributed operands, whose roundings fall either way: 2^-7 / sqrt(K), which bfloat16 misses.
 
@@ -179,7 +191,9 @@ def is_short(case: Case) -> bool:
     return about_ms(case) <= GRAPH_UP_TO_MS
 
 
-def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: Callable[[], None]) -> dict[str, Timing]:
+def time_all(
+    variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: Callable[[], None], effort: Effort = FULL
+) -> dict[str, Timing]:
     """Times every variant on the same operands; `step` is called after each round of each variant."""
     flush = torch.empty(FLUSH * gpu.l2_bytes, dtype=torch.uint8, device=x.out.device)
     use_graphs = is_short(case)
@@ -188,11 +202,11 @@ def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: C
     samples: dict[str, list[float]] = {v.name: [] for v in variants}
     eager: dict[str, list[float]] = {v.name: [] for v in variants}
 
-    for _ in range(ROUNDS):
+    for _ in range(effort.rounds):
         for v in random.sample(variants, len(variants)):
             # what cuBLAS's rows set for themselves, once and not in each call
             with torch_matmul_precision("tf32" if v.precision == "tf32" else "ieee"):
-                eager[v.name].append(_load(partial(x.run, v)))
+                eager[v.name].append(_load(partial(x.run, v), effort.load_s))
                 call, calls = (graphs[v.name].replay, len(in_turn)) if use_graphs else (partial(x.run, v), 1)
                 first = _sample(call, flush)
                 more = min(50, max(2, int(1e3 * SAMPLES_S / first)))
@@ -206,12 +220,12 @@ def time_all(variants: list[Variant], x: Operands, case: Case, gpu: Gpu, step: C
     return timings
 
 
-def _load(call: Callable[[], None]) -> float:
-    """LOAD_S seconds of calls, one after the other; milliseconds a call as the host sees them."""
+def _load(call: Callable[[], None], seconds: float) -> float:
+    """So many seconds of calls, one after the other; milliseconds a call as the host sees them."""
     burst, calls = 1, 0
     torch.cuda.synchronize()
     start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < LOAD_S:
+    while (elapsed := time.perf_counter() - start) < seconds:
         for _ in range(burst):
             call()
         torch.cuda.synchronize()

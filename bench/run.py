@@ -27,7 +27,14 @@ CHECKED_BY = {
 NO_TIME = "no time: no CUDA GPU"
 
 
-def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, step: Callable[[], None]) -> list[Row]:
+def timed(
+    case: Case,
+    variants: list[Variant],
+    card: Gpu,
+    where: Environment,
+    step: Callable[[], None],
+    effort: measure.Effort = measure.FULL,
+) -> list[Row]:
     """Verifies, then times `variants` on the GPU; a variant that is wrong, too slow or unfit gets a note, no time.
 
     `step` is called once for each variant verified and for each round of it timed.
@@ -40,7 +47,8 @@ def timed(case: Case, variants: list[Variant], card: Gpu, where: Environment, st
         step()
     del expected
 
-    times = measure.time_all([v for v in variants if not figures[v.name].get("note")], x, case, card, step)
+    right = [v for v in variants if not figures[v.name].get("note")]
+    times = measure.time_all(right, x, case, card, step, effort)
     for v in variants:
         if v.name not in times:
             continue

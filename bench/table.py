@@ -8,6 +8,7 @@ writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precis
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -32,6 +33,7 @@ ERRORS = {
     "max_err": "Largest error of an element, over (|A||B|)",
     "bias": "Mean signed error, over (|A||B|)",
 }
+MARKDOWN, PLAIN = "pipe", "simple"  # forms of a table, as tabulate calls them
 MANY = 10  # shapes: more than these are the rows of a table, not its columns
 
 
@@ -99,14 +101,25 @@ def save_frame(data: pd.DataFrame, path: Path) -> None:
     os.replace(partial, path)
 
 
+def json_text(data: pd.DataFrame) -> str:
+    """The rows as JSON, numbers as a CSV file has them, null where it has nothing."""
+    return json.dumps([{k: _plain(v) for k, v in row.items()} for row in data.to_dict("records")], indent=1)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.6g}")
+    return value
+
+
 def read(path: Path) -> pd.DataFrame:
     """A results file; one written before it said what the operands held has N(0,1)."""
     data = pd.read_csv(path, dtype={"commit": str})
     return data if "data" in data else data.assign(data="normal")
 
 
-def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str:
-    """One Markdown table a shape, as printed and as put into README; with the figures of compiled code, where given."""
+def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None, form: str = MARKDOWN) -> str:
+    """One table a shape, as printed and as put into README; with the figures of compiled code, where given."""
     parts = []
     for key, shape in data.groupby(CASE, sort=False):
         columns: dict[str, Any] = {
@@ -135,13 +148,14 @@ def text(data: pd.DataFrame, compiled: dict[str, Compiled] | None = None) -> str
         align = ("left", "left", "left") + ("right",) * (len(columns) - 3)
         if "note" in columns:
             align = (*align[:-1], "left")
+        title = emphasised(_case(key).title, "**", form)
         parts.append(
-            f"**{_case(key).title}**\n\n" + body.to_markdown(index=False, colalign=align, disable_numparse=True)
+            f"{title}\n\n" + body.to_markdown(index=False, tablefmt=form, colalign=align, disable_numparse=True)
         )
     return "\n\n".join(parts)
 
 
-def across(data: pd.DataFrame) -> str:
+def across(data: pd.DataFrame, form: str = MARKDOWN) -> str:
     """Percent of cuBLAS of every variant at every shape, cuBLAS itself in GFLOP/s: a suite in one table.
 
     Of more than MANY shapes each is a row, and the last row has geometric means, of variants that took every shape.
@@ -163,12 +177,15 @@ def across(data: pd.DataFrame) -> str:
     if len(columns) <= MANY:
         body = percent.map(_number("{:.1f}")).reset_index()
         for label, theirs in baselines.items():
-            body.loc[len(body)] = [f"*{label}, GFLOP/s*", *theirs["gflops"].map(_number("{:,.0f}"))]
+            body.loc[len(body)] = [
+                emphasised(f"{label}, GFLOP/s", "*", form),
+                *theirs["gflops"].map(_number("{:,.0f}")),
+            ]
         for name, share in shares.items():
-            body.loc[len(body)] = [f"*{name}, fallback*", *share]
+            body.loc[len(body)] = [emphasised(f"{name}, fallback", "*", form), *share]
     else:
         shape = ("batch x " if data["batch"].nunique() > 1 else "") + "M x N x K"
-        body = pd.DataFrame({shape: [*columns, "*geometric mean*"]})
+        body = pd.DataFrame({shape: [*columns, emphasised("geometric mean", "*", form)]})
         for label, theirs in baselines.items():
             body[f"{label}, ms"] = [*theirs["ms"].map(_number("{:.4g}")), ""]
             body[f"{label}, GFLOP/s"] = [*theirs["gflops"].map(_number("{:,.0f}")), ""]
@@ -179,7 +196,12 @@ def across(data: pd.DataFrame) -> str:
             if variant in shares:
                 body[f"{variant}, fallback"] = [*shares[variant], ""]
     align = ("left",) + ("right",) * (len(body.columns) - 1)
-    return body.to_markdown(index=False, colalign=align, disable_numparse=True)
+    return body.to_markdown(index=False, tablefmt=form, colalign=align, disable_numparse=True)
+
+
+def emphasised(words: str, mark: str, form: str) -> str:
+    """The words between Markdown's marks where the table is to be Markdown."""
+    return f"{mark}{words}{mark}" if form == MARKDOWN else words
 
 
 def _case(key: Iterable[Any]) -> Case:
@@ -197,13 +219,13 @@ def _labels(data: pd.DataFrame) -> list[str]:
     return [str(case) if case.data != "normal" else f"{replace(case, layout='NN')}:{case.layout}" for case in cases]
 
 
-def printed(data: pd.DataFrame) -> str:
+def printed(data: pd.DataFrame, form: str = MARKDOWN) -> str:
     """A suite as the bench shows it: `text`, or, of more than MANY shapes, `across` and every note."""
     if len(data.groupby(CASE)) <= MANY:
-        return text(data)
+        return text(data, form=form)
     noted = data.assign(shape=_labels(data))[data["note"].astype(bool)]
     notes = [f"{row.variant} at {row.shape}: {row.note}" for row in noted.itertuples()]
-    return "\n\n".join([across(data), *(["\n".join(notes)] if notes else [])])
+    return "\n\n".join([across(data, form), *(["\n".join(notes)] if notes else [])])
 
 
 def _number(form: str) -> Callable[[float], str]:

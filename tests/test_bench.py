@@ -131,8 +131,8 @@ def test_bench_without_a_gpu(tmp_path: Path) -> None:
     done = bench("--sizes", "64", "--variants", "smem_*", "--csv", str(tmp_path / "out.csv"))
     assert done.returncode == 0, done.stderr
     assert "TF32 off" in done.stdout and "no CUDA GPU" in done.stdout
-    assert re.search(r"smem_tiling_cuda .* 8192 \| +0 \| checked: executed on the CPU", done.stdout)
-    assert re.search(r"smem_tiling_triton .* 8192 \| +0 \| checked: Triton's interpreter", done.stdout)
+    assert re.search(r"smem_tiling_cuda .* 8192 +0 +checked: executed on the CPU", done.stdout)
+    assert re.search(r"smem_tiling_triton .* 8192 +0 +checked: Triton's interpreter", done.stdout)
     assert len(pd.read_csv(tmp_path / "out.csv")) == 3
 
 
@@ -179,7 +179,7 @@ def test_batches_and_layouts_on_a_gpu(tmp_path: Path) -> None:
     sizes = [*(f"16x48x64x80:{layout}" for layout in LAYOUTS), *(f"192:{layout}" for layout in LAYOUTS), "8x2048x2048"]
     done = bench("--sizes", *sizes, "--variants", "matmul_*", "naive_cuda", "--csv", str(tmp_path / "out.csv"))
     assert done.returncode == 0, done.stderr
-    assert f"chapter {len(sizes)}/{len(sizes)}: 8x2048x2048" in done.stderr and "*geometric mean*" in done.stdout
+    assert f"chapter {len(sizes)}/{len(sizes)}: 8x2048x2048" in done.stderr and "geometric mean" in done.stdout
     data = pd.read_csv(tmp_path / "out.csv")
     timed = data[data["variant"] != "naive_cuda"]
     assert timed["note"].isna().all() and (timed["ms"] > 0).all() and (timed["ms_eager"] > 0).all()
