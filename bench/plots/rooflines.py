@@ -24,9 +24,7 @@ NEAR = 1.5  # times: rungs no further apart across are named in one column
 def dram(data: pd.DataFrame) -> Figure:
     """GFLOP/s against arithmetic intensity, under the slope of the GPU's memory."""
     card = _known(data)
-    figure, axes = _under_a_roof(
-        data, card, lambda t: t.flop_per_byte, card.ridge, f"memory, {card.dram_gbs:,.0f} GB/s"
-    )
+    figure, axes = _under_a_roof(data, card, lambda t: t.flop_per_byte, card.ridge, f"{card.dram_gbs:,.0f} GB/s")
     axes.set_xlabel("FLOP for each byte, were every global load to come from memory (above the slope: caches serve)")
     axes.set_title(title("The ladder under the roof of memory", data))
     return figure
@@ -87,7 +85,7 @@ def _under_a_roof(
     axes.plot([], [], "s", color=CUDA, markersize=10, label="CUDA")
     axes.plot([], [], "D", color=TWIN, markersize=6, label="Triton or Gluon")
     axes.legend(loc="lower right", frameon=False)
-    x, climb = 0.52 * knee, peak / knee
+    x, climb = 0.6 * knee, peak / knee
     axes.text(
         x, 0.94 * climb * x, slope, color=GREY, fontsize=NAMES, ha="center", va="top",
         rotation=degrees(atan(climb)), rotation_mode="anchor", transform_rotates_text=True,
