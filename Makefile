@@ -38,6 +38,9 @@ examples: ## measures the programs of docs/examples.md into bench/results/<gpu> 
 plots: ## draws docs/plots from bench/results (or CSV=); needs no GPU
 	$(call with,plots) -m bench.plots --results $(CSV) $(ARGS)
 
+report: ## one page of all tables and pictures, build/report.html, from bench/results (or CSV=); needs no GPU
+	$(call with,plots) -m bench.report --results $(CSV) $(ARGS)
+
 doctor: ## what this machine is, what computes a product on it, whether that is right and how fast; ARGS=--quick
 	$(call with,doctor) -m triton_sgemm $(ARGS)
 
@@ -77,7 +80,8 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results precision examples plots doctor compare compile explain profile table test test-gpu test-newest lint fmt clean
+.PHONY: help bench results precision examples plots report doctor compare compile explain profile table
+.PHONY: test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>
 missing = $$("$(1)" -c 'import importlib.util as u, sys; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))' $(2) 2>/dev/null || echo python)

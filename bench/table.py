@@ -260,9 +260,18 @@ def origin(data: pd.DataFrame) -> str:
     )
 
 
+def folders(results: Path) -> list[Path]:
+    """The folders of GPUs in a folder of results."""
+    return sorted({path.parent for path in results.glob("*/*.csv")})
+
+
 def rendered(suite: str, gpu: str) -> str:
     """A suite's committed results as Markdown."""
-    data = read(RESULTS / gpu / f"{suite}.csv")
+    return published(read(RESULTS / gpu / f"{suite}.csv"))
+
+
+def published(data: pd.DataFrame) -> str:
+    """A suite's results as Markdown, and where they are from."""
     body = text(data) if len(data.groupby(CASE)) == 1 else across(data)
     return f"{body}\n\n{provenance(data)}"
 

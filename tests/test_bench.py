@@ -8,7 +8,6 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -674,35 +673,6 @@ def test_the_error_table_in_a_document(tmp_path: Path, monkeypatch) -> None:
     assert head == ["data", "K", "cublas", "matmul_fp32", "fallback of matmul_fp32"]
     assert first == ["normal", "1", "1.00e-07", "4.00e-07", "25.00%"] and second == ["uniform", "4,096", "", "", ""]
     assert "-3.00e-09" in text and "cublas, uniform, K = 4,096: why" in text and "nan" not in text
-
-
-# ---- the plot
-
-
-@pytest.fixture
-def plots():
-    return pytest.importorskip("bench.plots", reason="matplotlib is not installed", exc_type=ImportError)
-
-
-def test_a_plot_of_speed_against_size(plots) -> None:
-    data = made_up(list(SUITES["square"].cases), **dict.fromkeys(plots.LINES, 150)).assign(gpu="NVIDIA H200")
-    data = data.drop_duplicates(["variant", "M"]).assign(gflops=lambda d: 1e3 * d["gflops"])
-    [axes] = plots.square(data).axes
-    assert "NVIDIA H200" in axes.get_title() and "GFLOP/s" in axes.get_ylabel() and axes.get_xscale() == "log"
-    named = [text.get_text() for text in axes.texts]
-    assert len(named) == len(plots.LINES) + 1 and "FMA units: 66,908" in named
-    heights = sorted(text.get_position()[1] for text in axes.texts)
-    assert all(above - below >= 0.99 * plots.ROOM for below, above in pairwise(heights))
-    assert len(plots.square(data.assign(gpu="another")).axes[0].texts) == len(plots.LINES)
-    with pytest.raises(ValueError, match="has a time"):
-        plots.square(data.assign(gflops=None))
-
-
-def test_labels_are_moved_apart_as_little_as_it_takes(plots) -> None:
-    room = plots.ROOM
-    assert plots.spread([0.2, 0.9]) == [0.2, 0.9] and plots.spread([]) == []
-    assert plots.spread([0.5, 0.5]) == pytest.approx([0.5 - room / 2, 0.5 + room / 2])
-    assert plots.spread([0.0, 0.0, 0.0]) == pytest.approx([0, room, 2 * room], abs=1e-3)
 
 
 def test_many_shapes_are_printed_with_every_note() -> None:
