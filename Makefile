@@ -11,6 +11,9 @@ TORCH_GPU = torch==2.11.0
 TORCH_CPU = torch==2.13.0+cpu
 TRITON = triton==3.6.0
 
+# as many processes as cores; one where there is a GPU to share (tests/conftest.py)
+PARALLEL = -n auto --dist loadgroup
+
 NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
 NEEDS_doctor = torch triton numpy
 NEEDS_plots = $(NEEDS_bench) matplotlib
@@ -60,7 +63,7 @@ table: ## the tables of README and docs, from bench/results
 	$(call with,bench) -m bench.table
 
 test: ## the tests; without a GPU those that need one are skipped
-	$(call with,test) -m pytest $(ARGS)
+	$(call with,test) -m pytest $(PARALLEL) $(ARGS)
 
 test-gpu: ## the tests that need a GPU; a skip for want of one fails
 	$(call with,test) -m pytest -m gpu --require-gpu $(ARGS)
@@ -68,7 +71,7 @@ test-gpu: ## the tests that need a GPU; a skip for want of one fails
 test-newest: ## the tests that run or compile Triton code, with the newest Triton
 	@$(call find,test) && "$$py" -m pip install --quiet --upgrade --no-deps --target .newest triton \
 	&& PYTHONPATH=.newest "$$py" -m pytest tests/test_product.py tests/test_rules.py \
-		tests/test_algorithms.py tests/test_variants.py --arch 90 $(ARGS)
+		tests/test_algorithms.py tests/test_variants.py --arch 90 $(PARALLEL) $(ARGS)
 
 lint: ## ruff and mypy; changes nothing
 	@$(call find,lint) && "$$py" -m ruff format --check . && "$$py" -m ruff check . && "$$py" -m mypy
