@@ -47,7 +47,7 @@ def run_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | Non
 
 
 def fallback_of_matmul(precision: str, p: Problem, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor) -> float | None:
-    """The share of half tiles that the public call leaves to strict float32; None where it does all so."""
+    """The share of elements that the public call leaves to strict float32; None where it does all so."""
     chosen = plan(p, gpu(out.device.index) if out.is_cuda else None, precision)
     if not isinstance(chosen.tile, tensor_core.Tile):
         return None

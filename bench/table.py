@@ -43,7 +43,7 @@ class Row:
 
     `gflops` and `pct_cublas` (100 * cuBLAS's time over this one's, same run, cuBLAS with TF32 for a tf32 row) follow
     from `ms`; `rel_err` is relative Frobenius and `max_err` max |dC| / (|A||B|), both against float64; `fallback` is
-    the share of tiles that a faster algorithm left to strict float32; `ms_eager` is the time of an eager call where
+    the share of elements that a faster algorithm left to strict float32; `ms_eager` is the time of an eager call where
     `ms` is of graph replays; `note` says why a figure is missing; `data` is what the operands hold.
     """
 
@@ -245,7 +245,8 @@ def provenance(data: pd.DataFrame) -> str:
     operands = "N(0,1) operands" if set(shapes["data"]) == {"normal"} else "operands as named"
     if len(shapes) > 1 and shapes["data"].nunique() == len(shapes):  # the table names nothing but the data
         operands += f", {_case(next(shapes.itertuples(index=False))).title.partition(', data')[0]}"
-    baseline = "cuBLAS with TF32 off in the same run" + (
+    run = "the same run" if data["commit"].nunique() == 1 else "each row's own run"
+    baseline = f"cuBLAS with TF32 off in {run}" + (
         ", tf32 rows against cuBLAS with TF32 on" if "tf32" in set(data["precision"]) else ""
     )
     return f"{origin(data)}; medians, {operands}, {baseline}."
@@ -256,7 +257,7 @@ def origin(data: pd.DataFrame) -> str:
     first, commits = data.iloc[0], list(dict.fromkeys(data["commit"]))
     return (
         f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, Triton {first['triton']}, {first['date']}, "
-        + (f"commit {commits[0]}" if len(commits) == 1 else f"commits {' and '.join(commits)}, each row's in the file")
+        + (f"commit {commits[0]}" if len(commits) == 1 else f"put together from commits {' and '.join(commits)}")
     )
 
 

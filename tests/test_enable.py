@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 import triton_sgemm
 from triton_sgemm import disable, enable, last_plan, matmul, overrides, routing
+from triton_sgemm.errors import CaptureError
 from triton_sgemm.precision import torch_matmul_precision
 
 ROOT = Path(__file__).parent.parent
@@ -342,6 +343,43 @@ def test_the_innermost_precision_wins_and_the_outer_comes_back(ran, device: str)
     with first:  # on again
         assert now() == "ieee"
     assert now() == "torch's"
+
+
+def test_one_object_opens_blocks_in_blocks(device: str) -> None:
+    both = enable("ieee")
+    with both:
+        with both:
+            assert replaced(device)
+        assert replaced(device)
+    assert not replaced(device)
+
+
+def test_an_enabling_that_fails_leaves_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(routing, "Overrides", lambda key: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            enable()
+    assert not replaced(device)
+    with enable():
+        assert replaced(device)
+    assert not replaced(device)
+
+
+@pytest.mark.parametrize("error", [CaptureError, ValueError, torch.OutOfMemoryError])
+def test_what_cannot_be_done_here_is_done_by_torch(error, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(*args: Any, **options: Any) -> Tensor:
+        raise error("not here")
+
+    monkeypatch.setattr(overrides, "product", product)
+    a, out = torch.randn(3, 3), torch.empty(3, 3)
+    expected = torch.mm(a, a)
+    with enable():
+        assert torch.equal(torch.mm(a, a), expected)
+        if error is torch.OutOfMemoryError:  # a part of `out` may have been written
+            with pytest.raises(error):
+                torch.mm(a, a, out=out)
+        else:
+            assert torch.equal(torch.mm(a, a, out=out), expected)
 
 
 def test_disable_ends_every_enabling(ran, device: str) -> None:

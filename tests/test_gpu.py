@@ -80,6 +80,13 @@ def test_gradients_keep_the_precision_whatever_torchs_switch_says() -> None:
         assert not matmul(x, weight.mT).requires_grad
 
 
+def test_gradients_of_many_at_once() -> None:
+    a, b = (torch.randn(5, 5, device="cuda", requires_grad=True) for _ in range(2))
+    many = torch.randn(3, 5, 5, device="cuda")
+    mine, theirs = (torch.autograd.grad(f(a, b), (a, b), many, is_grads_batched=True) for f in (matmul, torch.matmul))
+    assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(mine, theirs, strict=True))
+
+
 def test_second_derivatives_in_float32() -> None:
     a, b = (torch.randn(5, 5, device="cuda", requires_grad=True) for _ in range(2))
     penalty = lambda product: torch.autograd.grad(product(a, b).pow(3).sum(), (a, b), create_graph=True)  # noqa: E731

@@ -69,6 +69,13 @@ def test_a_view_of_memory_that_two_tensors_share_is_refused() -> None:
         Recorded(Launch(Kernel(), 1, (a, Described(a[2:]), 1.0, 1.0, a, 8), {"BLOCK": 32}), [a], CPU)
 
 
+def test_empty_tensors_have_no_memory_to_share() -> None:
+    a, b, room = torch.empty(5, 0), torch.empty(0, 1), torch.empty(0)
+    recorded = Recorded(Launch(Kernel(), 1, (room, None, 1.0, 1.0, a, 8), {"BLOCK": 32}), [a, b], CPU)
+    assert recorded.rooms == (0,)
+    recorded._run([torch.empty(5, 0), torch.empty(0, 1)], 1.0, 0.0)
+
+
 def randn(*shape: int, offset: int = 0, turned: bool = False, gap: int = 0) -> Tensor:
     *batch, rows, cols = shape
     if turned:
@@ -151,6 +158,14 @@ def test_a_graph_captures_what_was_called_before_and_nothing_else() -> None:
     a.normal_()
     graph.replay()
     assert (out - a @ a.mT).abs().max() < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shapes", [((5, 0), (0, 1)), ((5, 0), (0,)), ((0,), (0,)), ((3, 5, 0), (3, 0, 1))])
+def test_products_of_nothing(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (torch.empty(shape, device="cuda") for shape in shapes)
+    for _ in range(2):
+        assert torch.equal(product("matmul", a, b), torch.matmul(a, b))
 
 
 @pytest.mark.gpu

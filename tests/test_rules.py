@@ -169,6 +169,11 @@ def test_what_goes_straight_to_the_kernels(monkeypatch) -> None:
     with forward_ad.dual_level():
         assert not is_plain(plain)
     torch.vmap(lambda t: pytest.fail("a mapped tensor is not plain") if is_plain(t) else t)(plain)
+    watched: list[bool] = []
+    x = plain.clone().requires_grad_()
+    x.register_hook(lambda gradient: watched.append(is_plain(gradient)))
+    torch.autograd.grad(x.sum(), x, torch.ones(3), is_grads_batched=True)  # in batches, which have no memory
+    assert watched == [False] and not is_plain(torch._efficientzerotensor((4, 4)))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not is_plain(plain)
 

@@ -23,6 +23,8 @@ def plain(*tensors: Tensor | None) -> bool:
             or t.layout != torch.strided
             or t.is_nested
             or torch._C._functorch.is_functorch_wrapped_tensor(t)
+            or not torch._C._has_storage(t)
+            or t._is_zerotensor()
         ):
             return False
     return True

@@ -13,5 +13,9 @@ class DeviceError(ValueError, RuntimeError):
     """Tensors that are not all on one device."""
 
 
+class CaptureError(RuntimeError):
+    """A product that cannot become part of the CUDA graph that is being captured."""
+
+
 class OverlapError(ValueError, RuntimeError):
     """An output that shares memory with itself or with an operand."""

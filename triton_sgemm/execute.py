@@ -7,15 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
+import triton
 from torch import Tensor
 
 from .algorithms import dot, fma, parts, relay, rows, tensor_core
 from .algorithms.split import Planes
+from .errors import CaptureError
 from .last import thread
 from .launch import Launch, cdiv
 from .plan import Plan
 from .problem import Problem
 from .recorded import Alpha, Beta, Recorded
+
+NATIVE = not triton.knobs.runtime.interpret  # as it was when the kernels were defined
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Execution:
         thread.execution = self
         alpha = alpha if self.p.alpha else 0.0
         try:
-            if out.is_cuda:
+            if out.is_cuda and NATIVE:
                 self._run(a, b, c, out, alpha, beta, prepared)
                 return
         except torch.OutOfMemoryError:
@@ -64,10 +68,10 @@ class Execution:
             self.recorded[key].run(given, alpha, beta)
             return
         if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
+            raise CaptureError(
                 f"a CUDA graph is being captured, but no product of {self.p.M} x {self.p.N} x {self.p.K} of tensors "
-                "that lie like these was computed before: to compile and load its kernels now would end the "
-                "capture; call it once before"
+                "that lie like these (strides, addresses modulo 16) was computed before: to compile and load kernels "
+                "now would end the capture; call it once before, on tensors that lie so"
             )
         a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
         given[:4] = a, b, c, out

@@ -86,7 +86,8 @@ class Installed:
         if takes_many is None:
             self._now = LeaveToTorch(device, before)
         else:
-            self._now = (*takes_many(before), LeaveToTorch(device))
+            others = (each for each in takes_many(before) if not isinstance(each, LeaveToTorch))  # of another thread
+            self._now = (*others, LeaveToTorch(device))
         config.post_grad_custom_pre_pass = self._now
 
     def remove(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import OverlapError, ShapeError
+from .errors import CaptureError
 from .product import product
 
 NDIMS = {"mm": (2, 2), "mv": (2, 1), "addmm": (2, 2), "bmm": (3, 3), "baddbmm": (3, 3)}
@@ -69,7 +69,11 @@ class Overrides:
             return None
         try:
             return product(name, a, b, alpha=alpha, beta=beta, c=c, out=out, precision=self.precision)
-        except (ShapeError, OverlapError):
+        except (ValueError, CaptureError):
+            return None
+        except torch.OutOfMemoryError:
+            if out is not None:  # some of it may be written, with C in its place
+                raise
             return None
 
     def _takes(

@@ -99,7 +99,8 @@ class Recorded:
                 return which, 0
         storage = t.untyped_storage()
         start = storage.data_ptr()
-        holders = [i for i, one in enumerate(self._given) if one is not None and _start(one) == start]
+        shared = [i for i, one in enumerate(self._given) if one is not None and _start(one) == start]
+        holders = shared if start else []  # at 0 is what is empty, whosesoever
         if len(holders) > 1:
             raise RuntimeError(f"a launch has a view of memory that tensors {holders} share: of which one is unknown")
         if holders:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from .overrides import Overrides
@@ -16,11 +15,24 @@ _enabled: list[Enabled] = []  # the last one rules
 _installed: tuple[Overrides, Any] | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Enabled:
     """What `enable` returns: it ends with `disable()`, or with the `with` block that it opens."""
 
-    precision: str | None
+    def __init__(self, precision: str | None) -> None:
+        """Begins it."""
+        self.precision = precision
+        self._blocks = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        with _lock:
+            if self not in _enabled:
+                _enabled.append(self)
+                try:
+                    _follow()
+                except BaseException:
+                    _enabled.remove(self)
+                    raise
 
     def disable(self) -> None:
         """Ends this enabling; others hold on. Nothing happens where it has ended already."""
@@ -30,14 +42,14 @@ class Enabled:
                 _follow()
 
     def __enter__(self) -> Enabled:
-        with _lock:
-            if self not in _enabled:
-                _enabled.append(self)
-                _follow()
+        self._blocks += 1
+        self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.disable()
+        self._blocks -= 1
+        if not self._blocks:
+            self.disable()
 
 
 def enable(precision: str | None = None) -> Enabled:
@@ -62,7 +74,7 @@ def enable(precision: str | None = None) -> Enabled:
     Raises    ValueError for an unknown precision.
     """
     check_precision("enable", precision)
-    return Enabled(precision).__enter__()
+    return Enabled(precision)
 
 
 def disable() -> None:
@@ -78,7 +90,8 @@ def _follow() -> None:
     if _enabled and _installed is None:
         from . import inductor  # takes a second to load, and only now is it needed
 
-        _installed = Overrides(KEY), inductor.Installed(KEY.lower())
+        graph_pass = inductor.Installed(KEY.lower())
+        _installed = Overrides(KEY), graph_pass
     if _installed is None:
         return
     overrides, graph_pass = _installed

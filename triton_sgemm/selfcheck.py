@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .device import Gpu
+from .device import CARDS
 from .execute import launch
 from .matmul import matmul, sgemm
 from .plan import plan
@@ -42,6 +42,7 @@ ON_GPU = (
     (7, 65, 33, 129),
     (1, 1, 1),
     (5, 7, 0),
+    (5, 1, 0),
 )
 ON_CPU = ((256, 256, 256), (100, 101, 99), (3, 65, 33, 129), (1, 1, 1), (5, 7, 0))
 IN_EVERY_LAYOUT = 2  # the first of them
@@ -195,7 +196,7 @@ def check_interpreted(shape: tuple[int, ...]) -> None:
 
 def check_compiled() -> None:
     """What an H200 would run for a product of two small squares."""
-    card = Gpu("NVIDIA H200", capability=90, sms=132, l2_bytes=50 << 20, max_clock_mhz=1980.0)
+    card = CARDS["h200"]
     x = torch.empty(512, 512)
     p = problem(x, x, None, x, 1.0, 0.0)
     for each in launch(plan(p, card), p, x, x, None, x).all():

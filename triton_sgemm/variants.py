@@ -31,7 +31,7 @@ class Variant:
     archs        compute capabilities that it is compiled for
     launch       (problem, a, b, c, out) -> Launch, for Triton and Gluon
     run_with     (problem, a, b, c, out), where it is not one launch of Triton's
-    fallback     (problem, a, b, c, out) -> the share of tiles done in ieee, for one that leaves some to it; it runs
+    fallback     (problem, a, b, c, out) -> the share of elements done in ieee, for one that leaves some to it; it runs
                  outside any timing and may wait for the device. None: on this problem there is nothing to leave
     """
 
