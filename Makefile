@@ -70,8 +70,8 @@ test-gpu: ## the tests that need a GPU; a skip for want of one fails
 
 test-newest: ## the tests that run or compile Triton code, with the newest Triton
 	@$(call find,test) && "$$py" -m pip install --quiet --upgrade --no-deps --target .newest triton \
-	&& PYTHONPATH=.newest "$$py" -m pytest tests/test_product.py tests/test_rules.py \
-		tests/test_algorithms.py tests/test_variants.py --arch 90 $(PARALLEL) $(ARGS)
+	&& PYTHONPATH=.newest "$$py" -m pytest tests/test_product.py tests/test_rules.py tests/test_variants.py \
+		--arch 90 $(PARALLEL) $(ARGS)
 
 lint: ## ruff and mypy; changes nothing
 	@$(call find,lint) && "$$py" -m ruff format --check . && "$$py" -m ruff check . && "$$py" -m mypy
