@@ -354,12 +354,16 @@ def test_one_object_opens_blocks_in_blocks(device: str) -> None:
     assert not replaced(device)
 
 
-def test_an_enabling_that_fails_leaves_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failing", ["triton_sgemm.routing.Overrides", "triton_sgemm.inductor.Installed"])
+def test_an_enabling_that_fails_leaves_nothing(failing: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+
     with monkeypatch.context() as patched:
-        patched.setattr(routing, "Overrides", lambda key: 1 / 0)
+        patched.setattr(failing, lambda key: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             enable()
     assert not replaced(device)
+    assert config.post_grad_custom_pre_pass is None
     with enable():
         assert replaced(device)
     assert not replaced(device)

@@ -90,8 +90,12 @@ def _follow() -> None:
     if _enabled and _installed is None:
         from . import inductor  # takes a second to load, and only now is it needed
 
-        graph_pass = inductor.Installed(KEY.lower())
-        _installed = Overrides(KEY), graph_pass
+        overrides = Overrides(KEY)
+        try:
+            _installed = overrides, inductor.Installed(KEY.lower())
+        except BaseException:
+            overrides.remove()
+            raise
     if _installed is None:
         return
     overrides, graph_pass = _installed
