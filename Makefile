@@ -12,7 +12,7 @@ TORCH_CPU = torch==2.13.0+cpu
 TRITON = triton==3.6.0
 
 # as many processes as cores; one where there is a GPU to share (tests/conftest.py)
-PARALLEL = -n auto --dist loadgroup
+PARALLEL = -n auto
 
 NEEDS_bench = torch triton numpy pandas tabulate rich setuptools ninja
 NEEDS_doctor = torch triton numpy

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_sgemm import addmm, baddbmm, bmm, linear, matmul, op, prepare, sgemm
@@ -281,7 +282,7 @@ def test_a_compiled_graph_holds_the_operator_and_asks_the_switch_when_it_runs() 
     assert [n.args[5] for n in nodes] == [None, "tf32", "ieee"]
 
 
-# ---- vmap, torch.func
+# ---- vmap
 
 
 @pytest.mark.parametrize(
@@ -311,26 +312,14 @@ def test_vmap_of_the_operator_itself_and_of_a_vmap() -> None:
     torch.testing.assert_close(nested, a[:, None] @ b, **CLOSE)
 
 
-def test_torch_func() -> None:
-    x, w = torch.randn(6, 3, 4), torch.randn(5, 4)
-
-    def losses(product):
-        def loss(w: Tensor, x: Tensor) -> Tensor:
-            return (product(x, w.mT) ** 3).sum()
-
-        per_sample = torch.vmap(torch.func.grad(loss), (None, 0))(w, x)
-        hessian = torch.func.hessian(loss)(w[:2], x[0])
-        _, along = torch.func.jvp(torch.func.grad(loss), (w, x), (w, x))
-        return (
-            per_sample,
-            hessian,
-            along,
-            torch.func.jacrev(product)(x[0], w.mT),
-            torch.func.jacfwd(product)(x[0], w.mT),
-        )
-
-    for mine, theirs in zip(losses(matmul), losses(torch.matmul), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+def test_what_a_gradient_needs_is_freed_with_it() -> None:
+    a, b = torch.randn(3, 4), f32(4, 5)
+    y = GEMM(a, b, None, 1.0, 0.0, None)  # the operator: it saves for forward mode too
+    memory = StorageWeakRef(a.untyped_storage())
+    del a
+    assert not memory.expired()
+    y.sum().backward()
+    assert memory.expired()
 
 
 # ---- autocast, other dtypes, prepared operands

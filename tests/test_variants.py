@@ -11,7 +11,7 @@ import triton
 
 from bench import peers
 from bench.catalog import VARIANTS, run_cuda, select, twins
-from bench.compiled import Compiled, read_all
+from bench.compiled import read_all
 from bench.measure import bound
 from reference_cuda import rungs as rungs_module
 from reference_cuda.loader import source
@@ -96,29 +96,23 @@ def test_strict_variants_give_the_naive_kernels_bits(variant: Variant) -> None:
 MEASURED_WITH = triton.__version__.startswith("3.6.")
 
 
-@pytest.fixture(scope="session")
-def archs(request: pytest.FixtureRequest) -> list[int]:
-    return request.config.getoption("--arch") or sorted(ARCHS)
-
-
-@pytest.fixture(scope="session")
-def compiled(archs: list[int]) -> list[Compiled]:
-    found = read_all(archs)
-    assert not [c for c in found if c.note.startswith("failed")]
-    return [c for c in found if not c.note]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "arch" in metafunc.fixturenames:
+        metafunc.parametrize("arch", metafunc.config.getoption("--arch") or sorted(ARCHS))
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("compiled")  # once, whoever runs the tests in parallel
-def test_compiled_code(compiled: list[Compiled]) -> None:
-    built = {c.variant for c in compiled}
-    assert built >= {v.name for v in VARIANTS.values() if v.launch}
+def test_compiled_code(arch: int) -> None:
+    found = read_all([arch])
+    assert not [c for c in found if c.note.startswith("failed")]
+    compiled = [c for c in found if not c.note]
+    assert {c.variant for c in compiled} >= {v.name for v in VARIANTS.values() if v.launch and arch in v.archs}
     for c in compiled:
-        what = f"{c.variant} for sm_{c.arch}"
-        assert c.shared_bytes <= ARCHS[c.arch].smem_bytes, what
+        what = f"{c.variant} for sm_{arch}"
+        assert c.shared_bytes <= ARCHS[arch].smem_bytes, what
         if VARIANTS[c.variant] in peers.VARIANTS:  # Triton's own code, as it is
             assert c.registers > 32, what
-            assert c.arch != 90 or (c.opcodes["HGMMA"] and c.tf32 == ("tf32" in c.variant)), what
+            assert arch != 90 or (c.opcodes["HGMMA"] and c.tf32 == ("tf32" in c.variant)), what
             continue
         # between the loops of fp16x3 and fp16x1 an element that is left to float32 takes registers
         few = {"fp16x3_128x128x64": 50, "fp16x1_128x256x64": 30}.get(c.variant, 0)
@@ -151,14 +145,6 @@ def test_the_general_form_compiles_too() -> None:
         # around tensor cores odd strides may spill, before and after the loops
         assert c.spills == 0 or (VARIANTS[c.variant].precision != "ieee" and c.opcodes["HGMMA"]), c
         assert c.opcodes["FFMA"] > 0, c
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("compiled")  # once, whoever runs the tests in parallel
-def test_every_declared_architecture_was_compiled(compiled: list[Compiled], archs: list[int]) -> None:
-    for v in VARIANTS.values():
-        if v.launch:
-            assert {c.arch for c in compiled if c.variant == v.name} == set(v.archs) & set(archs)
 
 
 def test_every_rung_has_a_twin() -> None:

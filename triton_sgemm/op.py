@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from .direct import differentiated, on_one_gpu, plain
 from .problem import expand_c, product_shape
@@ -31,18 +33,11 @@ NAME = "triton_sgemm::gemm"
 
 
 def gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
-    """The operator; as a function under torch.func and in forward mode, for which an operator cannot register.
-
-    Where nothing watches, the kernels at once, which saves the dispatcher's tens of microseconds.
-    """
+    """The operator; where nothing watches, the kernels at once, which saves the dispatcher's tens of microseconds."""
     if plain(a, b, c) and on_one_gpu(a, b, c):
         if differentiated(a, b, c):
             return _Direct.apply(a, b, c, alpha, beta, precision)
         return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
-    if forward_ad._current_level >= 0:
-        return _Dual.apply(a, b, c, alpha, beta, precision)
-    if torch._C._are_functorch_transforms_active():
-        return _Gemm.apply(a, b, c, alpha, beta, precision)
     return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
 
 
@@ -143,9 +138,6 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return of_a, of_b, of_c, None, None, None
 
 
-torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
-
-
 def _by_columns(t: Tensor) -> bool:
     """Whether a matrix of `t` lies column by column in memory."""
     return t.stride(-2) == 1 and t.stride(-1) != 1
@@ -175,36 +167,38 @@ def _deepened(t: Tensor, summed: list[int], k: int) -> Tensor:
     return t.reshape(*t.shape[:first], math.prod(t.shape[first : last + 1]), *t.shape[last + 1 :])
 
 
-class _Gemm(torch.autograd.Function):
-    """The operator as a function, which torch.func can transform."""
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
-        return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
-
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        return gemm(*_unmapped(info, in_dims, *args)), 0
-
-
-class _Direct(_Gemm):
-    """The same for tensors that nothing but autograd watches."""
+class _Direct(torch.autograd.Function):
+    """The derivative where tensors are plain: no operator is called."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
         return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
 
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
 
-class _Dual(_Gemm):
-    """The same with a derivative in forward mode; torch.compile does not take those."""
+
+class _OfOneLevel(_SingleLevelFunction):
+    """The operator's derivative in both modes, at one level of torch.func's: those around it call the operator again.
+
+    torch.library.register_autograd has neither forward mode nor torch.func.
+    """
+
+    @staticmethod
+    def forward(*args_and_keys: Any) -> Tensor:
+        *args, keys = args_and_keys
+        below = torch._C._AutoDispatchBelowAutograd()
+        with below, torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # for the levels around this one
+            return torch.ops.triton_sgemm.gemm.default.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _setup_context(ctx, inputs, output)
+        _setup_context(ctx, inputs[:-1], output)
         ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *_backward(ctx, gradient), None
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dc: Tensor | None, *_: None) -> Tensor | None:
@@ -216,3 +210,12 @@ class _Dual(_Gemm):
             if x is not None and y is not None:
                 tangent = gemm(x, y, tangent, ctx.alpha, 0.0 if tangent is None else 1.0, ctx.precision)
         return tangent
+
+
+def _differentiable(keys: Any, *args: Any) -> Tensor:
+    with enable_single_level_autograd_function():
+        return _OfOneLevel.apply(*args, keys)  # type: ignore[attr-defined]
+
+
+_library = torch.library.Library("triton_sgemm", "FRAGMENT")  # what is registered lasts as long as this
+_library.impl("gemm", _differentiable, "Autograd", with_keyset=True)
