@@ -175,7 +175,7 @@ def predicted_ms(variant: Variant, case: Case) -> float:
     small = _smaller(case)
     x = Operands.random(small, "cuda")
     x.run(variant)
-    return min(_sample(partial(x.run, variant)) for _ in range(3)) * case.flops / small.flops
+    return min(sample(partial(x.run, variant)) for _ in range(3)) * case.flops / small.flops
 
 
 def about_ms(case: Case) -> float:
@@ -206,11 +206,11 @@ def time_all(
         for v in random.sample(variants, len(variants)):
             # what cuBLAS's rows set for themselves, once and not in each call
             with torch_matmul_precision("tf32" if v.precision == "tf32" else "ieee"):
-                eager[v.name].append(_load(partial(x.run, v), effort.load_s))
+                eager[v.name].append(load(partial(x.run, v), effort.load_s))
                 call, calls = (graphs[v.name].replay, len(in_turn)) if use_graphs else (partial(x.run, v), 1)
-                first = _sample(call, flush)
+                first = sample(call, flush)
                 more = min(50, max(2, int(1e3 * SAMPLES_S / first)))
-                samples[v.name] += [ms / calls for ms in (first, *(_sample(call, flush) for _ in range(more)))]
+                samples[v.name] += [ms / calls for ms in (first, *(sample(call, flush) for _ in range(more)))]
             step()
 
     timings = {}
@@ -220,7 +220,7 @@ def time_all(
     return timings
 
 
-def _load(call: Callable[[], None], seconds: float) -> float:
+def load(call: Callable[[], None], seconds: float) -> float:
     """So many seconds of calls, one after the other; milliseconds a call as the host sees them."""
     burst, calls = 1, 0
     torch.cuda.synchronize()
@@ -234,7 +234,8 @@ def _load(call: Callable[[], None], seconds: float) -> float:
     return 1e3 * elapsed / calls
 
 
-def _sample(call: Callable[[], None], flush: Tensor | None = None) -> float:
+def sample(call: Callable[[], None], flush: Tensor | None = None) -> float:
+    """Milliseconds of a call on the device, with a cold L2 where `flush` is something to overwrite it with."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     if flush is not None:
         flush.zero_()

@@ -79,6 +79,7 @@ SECTIONS = (
         ("errors",),
         table.accuracy,
     ),
+    Section("calls", "What a call costs", "The host's time, gradients, their memory.", (), table.calls),
     Section("example_transformer", "A training step", "Whole models, by what multiplies.", (), table.transformer),
     Section("example_orthogonalise", "Orthogonalisation", "An iteration of products.", (), table.orthogonalise),
 )

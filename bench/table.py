@@ -2,8 +2,8 @@
 
     python -m bench.table
 
-writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->` or `<!-- example NAME GPU
--->` and `<!-- end -->` of every Markdown file.
+writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->`, `<!-- calls GPU -->` or
+`<!-- example NAME GPU -->` and `<!-- end -->` of every Markdown file.
 """
 
 from __future__ import annotations
@@ -332,6 +332,21 @@ def orthogonalise(data: pd.DataFrame) -> str:
     )
 
 
+def calls(data: pd.DataFrame) -> str:
+    """What calls cost, from `python -m bench.calls`, as Markdown."""
+    columns: dict[str, Any] = {
+        "call": data["call"],
+        "n": data["n"].map("{:,}".format),
+        "of it": data["unit"],
+        "torch": data["by_torch"].map(_number("{:.3g}")),
+    }
+    for precision in ("ieee", "fp32"):
+        mine = data[f"by_{precision}"]
+        columns[precision] = mine.map(_number("{:.3g}"))
+        columns[f"torch / {precision}"] = (data["by_torch"] / mine).map(_number("{:.2f}"))
+    return f"{_markdown(columns)}\n\n{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
+
+
 EXAMPLES = {"transformer": transformer, "orthogonalise": orthogonalise}  # of the folder examples, by file
 
 
@@ -344,18 +359,24 @@ def filled(markdown: str) -> str:
     """`markdown` with every table between markers made anew from its results file."""
 
     def anew(m: re.Match[str]) -> str:
-        start, suite, example, gpu, end = m.groups()
-        if suite:
-            body = rendered(suite, gpu)
-        elif example:
-            path = RESULTS / gpu / f"example_{example}.csv"
-            body = EXAMPLES[example](read(path)) if path.exists() else "Not measured yet: `make examples`."
+        start, what, gpu, end = m.groups()
+        kind, *names = what.split()
+        if kind == "results":
+            body = rendered(names[0], gpu)
+        elif kind == "example":
+            body = _if_measured(EXAMPLES[names[0]], RESULTS / gpu / f"example_{names[0]}.csv", "make examples")
+        elif kind == "calls":
+            body = _if_measured(calls, RESULTS / gpu / "calls.csv", "make calls")
         else:
             body = accuracy(read(RESULTS / gpu / "precision.csv"))
         return f"{start}\n{body}\n\n{end}"
 
-    markers = r"(<!-- (?:results (\S+)|example (\S+)|precision) (\S+) -->\n).*?(<!-- end -->)"
+    markers = r"(<!-- ((?:results|example) \S+|precision|calls) (\S+) -->\n).*?(<!-- end -->)"
     return re.sub(markers, anew, markdown, flags=re.DOTALL)
+
+
+def _if_measured(made: Callable[[pd.DataFrame], str], path: Path, command: str) -> str:
+    return made(read(path)) if path.exists() else f"Not measured yet: `{command}`."
 
 
 def documents() -> list[Path]:

@@ -320,8 +320,8 @@ def cpu_for_gpu(monkeypatch) -> None:
     random = measure.Operands.random
     monkeypatch.setattr(measure.Operands, "random", lambda case, device: random(case, "cpu"))
     monkeypatch.setattr(measure, "predicted_ms", lambda v, case: 1e9 if v.name == "slow" else 1.0)
-    monkeypatch.setattr(measure, "_load", sample)
-    monkeypatch.setattr(measure, "_sample", sample)
+    monkeypatch.setattr(measure, "load", sample)
+    monkeypatch.setattr(measure, "sample", sample)
     monkeypatch.setattr(measure, "_graph", Graph)
     monkeypatch.setattr(measure, "SAMPLES_S", 1e-3)
 
