@@ -59,8 +59,9 @@ compile: ## registers, shared memory and spills of every variant for every archi
 explain: ## why a variant is as fast as it is: predicted, compiled, measured (needs no GPU); VARIANT= GPU=
 	$(call with,bench) -m bench.explain $(if $(VARIANT),--variants $(VARIANT:%='%')) $(if $(GPU),--gpu $(GPU)) $(ARGS)
 
-profile: ## what the GPU counts while variants run (ncu), into bench/results/<gpu>/profile.csv (or CSV=); VARIANT= SIZE=
-	$(call with,bench) -m bench.profile --csv $(CSV) $(if $(VARIANT),--variants $(VARIANT:%='%')) $(if $(SIZE),--size $(SIZE)) $(ARGS)
+profile: ## what the GPU counts while variants run (ncu), into bench/results/<gpu>/profile.csv (or CSV=), then tables; VARIANT= SIZE=
+	$(call with,bench) -m bench.profile --csv $(CSV) $(if $(VARIANT),--variants $(VARIANT:%='%')) $(if $(SIZE),--size $(SIZE)) $(ARGS) \
+	&& "$$py" -m bench.table
 
 table: ## the tables of README and docs, from bench/results
 	$(call with,bench) -m bench.table

@@ -173,16 +173,13 @@ def measured(e: Explained) -> Figures:
     row = _row(e, ["profile.csv"])
     if row is not None:
         flop = 2 * row["M"] * row["N"] * row["K"]
-        stalls = [
-            f"{row[f'stall_{i}']} {row[f'stall_{i}_pct']:.1f} %" for i in (1, 2, 3) if pd.notna(row[f"stall_{i}"])
-        ]
         shown = {
             "DRAM bytes": ("{:.3g}", row["dram_bytes"]),
             "L2 bytes": ("{:.3g}", row["l2_bytes"]),
             "FLOP/byte of DRAM": ("{:.3g}", flop / row["dram_bytes"]),
             "FMA pipe": ("{:.1f} %", row["fma_pct"]),
             "tensor pipe": ("{:.1f} %", row["tensor_pct"]),
-            "stalls": ("{}", ", ".join(stalls)),
+            "stalls": ("{}", table.stalls(row)),
             "registers": ("{:.0f}", row["registers"]),
             "occupancy": ("{:.1f}%", row["occupancy_pct"]),
         }

@@ -66,6 +66,13 @@ SECTIONS = (
         ("roofline-dram", "roofline-shared"),
         predicted,
     ),
+    Section(
+        "profile",
+        "The chapter, counted",
+        "By the GPU's own counters: how busy the pipes are, and what warps wait for most.",
+        (),
+        table.counted,
+    ),
     Section("ladder", "The ladder at other sizes", "One off a multiple on both sides, and where launches rule."),
     Section("layouts", "Layouts", "The same product from memory in other orders, with gaps, misaligned."),
     Section("skinny", "Few rows or columns", "The large operand is read once, so memory rules."),

@@ -2,8 +2,8 @@
 
     python -m bench.table
 
-writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->`, `<!-- calls GPU -->` or
-`<!-- example NAME GPU -->` and `<!-- end -->` of every Markdown file.
+writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->`, `<!-- calls GPU -->`,
+`<!-- profile GPU -->` or `<!-- example NAME GPU -->` and `<!-- end -->` of every Markdown file.
 """
 
 from __future__ import annotations
@@ -347,11 +347,36 @@ def calls(data: pd.DataFrame) -> str:
     return f"{_markdown(columns)}\n\n{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
 
 
+def counted(data: pd.DataFrame) -> str:
+    """What the GPU counted while variants ran, from `python -m bench.profile`, as Markdown: one table a shape."""
+    parts = []
+    for (M, N, K), of_shape in data.groupby(["M", "N", "K"], sort=False):
+        columns = {
+            "variant": of_shape["variant"],
+            "ms": of_shape["ms"].map(_number("{:.4g}")),
+            "MB from DRAM": (1e-6 * of_shape["dram_bytes"]).map(_number("{:,.0f}")),
+            "MB through L2": (1e-6 * of_shape["l2_bytes"]).map(_number("{:,.0f}")),
+            "FMA pipe": of_shape["fma_pct"].map(_number("{:.1f} %")),
+            "tensor pipe": of_shape["tensor_pct"].map(_number("{:.1f} %")),
+            "occupancy": of_shape["occupancy_pct"].map(_number("{:.1f} %")),
+            "warps wait for": of_shape.apply(stalls, axis=1),
+        }
+        parts.append(f"**M = {M:,}, N = {N:,}, K = {K:,}**\n\n{_markdown(columns, last='left')}")
+    noted = data[data["note"].notna() & (data["note"] != "")]
+    return "\n\n".join([*parts, *(f"{row.variant}: {row.note}" for row in noted.itertuples()), f"{origin(data)}; ncu."])
+
+
+def stalls(row: pd.Series) -> str:
+    """The reasons of a row of profile.csv for which warps wait, with their shares."""
+    found = [(row[f"stall_{i}"], row[f"stall_{i}_pct"]) for i in (1, 2, 3)]
+    return ", ".join(f"{reason} {share:.1f} %" for reason, share in found if pd.notna(reason))
+
+
 EXAMPLES = {"transformer": transformer, "orthogonalise": orthogonalise}  # of the folder examples, by file
 
 
-def _markdown(columns: dict[str, Any]) -> str:
-    align = ("left",) + ("right",) * (len(columns) - 1)
+def _markdown(columns: dict[str, Any], last: str = "right") -> str:
+    align = ("left", *("right",) * (len(columns) - 2), last)
     return pd.DataFrame(columns).to_markdown(index=False, colalign=align, disable_numparse=True)
 
 
@@ -367,11 +392,13 @@ def filled(markdown: str) -> str:
             body = _if_measured(EXAMPLES[names[0]], RESULTS / gpu / f"example_{names[0]}.csv", "make examples")
         elif kind == "calls":
             body = _if_measured(calls, RESULTS / gpu / "calls.csv", "make calls")
+        elif kind == "profile":
+            body = _if_measured(counted, RESULTS / gpu / "profile.csv", "make profile")
         else:
             body = accuracy(read(RESULTS / gpu / "precision.csv"))
         return f"{start}\n{body}\n\n{end}"
 
-    markers = r"(<!-- ((?:results|example) \S+|precision|calls) (\S+) -->\n).*?(<!-- end -->)"
+    markers = r"(<!-- ((?:results|example) \S+|precision|calls|profile) (\S+) -->\n).*?(<!-- end -->)"
     return re.sub(markers, anew, markdown, flags=re.DOTALL)
 
 

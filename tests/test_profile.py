@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -290,3 +291,25 @@ def test_profile_on_a_gpu(monkeypatch, tmp_path: Path) -> None:
     assert list(data.index) == variants and data[figures].notna().all(axis=None) and data["note"].isna().all()
     assert data.loc["fp16x3_128x128x64", "tensor_pct"] > 5 > data.loc["smem_tiling_cuda", "tensor_pct"]
     assert data.loc["smem_tiling_cuda", "fma_pct"] > 5 and (data["dram_bytes"] > 4 << 20).all()
+
+
+def test_the_table_in_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    markdown = "<!-- profile gpu -->\nold\n<!-- end -->"
+    assert "Not measured yet: `make profile`." in table.filled(markdown)
+    figures = {"ms": 2.5, "dram_bytes": 2e8, "fma_pct": 97.25, "stall_1": "mio_throttle", "stall_1_pct": 61.0}
+    origin = asdict(HERE)
+    rows = [
+        profile.Row("smem_tiling_cuda", 4096, 4096, 4096, **figures, **origin),
+        profile.Row("cublas", 4096, 4096, 4096, **origin, note="failed: why"),
+        profile.Row("cublas", 8192, 8192, 8192, ms=20.0, **origin),
+    ]
+    table.save_frame(profile.merged(rows, tmp_path / "nothing.csv"), tmp_path / "gpu" / "profile.csv")
+    text = table.filled(markdown)
+    assert [line.strip("*") for line in text.splitlines() if line.startswith("**")] == [
+        "M = 4,096, N = 4,096, K = 4,096", "M = 8,192, N = 8,192, K = 8,192"
+    ]  # fmt: skip
+    (line,) = [line for line in text.splitlines() if "smem_tiling_cuda" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == ["smem_tiling_cuda", "2.5", "200", "", "97.2 %", "", "", "mio_throttle 61.0 %"]
+    assert "\n\ncublas: failed: why\n\n" in text and "nan" not in text and text.count("2026-12-01") == 1
