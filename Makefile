@@ -28,7 +28,7 @@ help: ## this list
 bench: ## the table of all variants (no GPU: the cross-check); SUITE="chapter square", or all; ARGS=
 	$(call with,bench) -m bench --suite $(SUITE) $(ARGS)
 
-results: ## measures SUITE (as for bench) into bench/results/<gpu> (or CSV=), then makes the tables of README and docs
+results: ## measures SUITE (as for bench) into bench/results/<gpu> (or CSV=), then makes the tables from bench/results
 	$(call with,bench) -m bench --suite $(SUITE) --csv $(CSV) && "$$py" -m bench.table
 
 precision: ## measures the errors of each precision on many kinds of data into bench/results/<gpu> (or CSV=), then tables

@@ -38,7 +38,7 @@ class Results:
 
 def load(path: Path) -> Results:
     """A results file; raises ValueError where it is not one, or has no times."""
-    how = f"`python -m bench --csv {path.name}` writes one"
+    how = "`python -m bench --csv NEW.csv` writes one"
     if not path.is_file():
         raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; need a results file: {how}")
     try:

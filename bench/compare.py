@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from triton_sgemm.device import gpu
+from triton_sgemm.errors import first_line
 
 from . import measure
 from .catalog import twins
@@ -58,7 +59,7 @@ def compared(case: Case) -> pd.DataFrame:
             try:
                 ours, theirs = results(x, pair)
             except Exception as e:
-                reason = f"failed: {str(e).strip().splitlines()[0]}"
+                reason = f"failed: {first_line(e)}"
         if reason:
             row["note"] = reason
             continue

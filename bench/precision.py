@@ -21,6 +21,7 @@ from rich.progress import track
 from torch import Tensor
 
 from triton_sgemm.device import gpu
+from triton_sgemm.errors import first_line
 from triton_sgemm.testing import Reference
 from triton_sgemm.variants import Variant
 
@@ -93,7 +94,7 @@ def figures(v: Variant, x: measure.Operands, expected: Reference) -> dict[str, A
         if v.fallback:
             found["fallback"] = v.fallback(x.problem, x.a, x.b, None, x.out)
     except Exception as error:  # one variant that fails leaves the others their rows
-        return {"note": f"failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"}
+        return {"note": f"failed: {first_line(error)}"}
     if strays:
         found["note"] = measure.OTHER_CLASS.format(strays)  # a partial sum beyond float32's range makes it so, too
     return found
@@ -116,18 +117,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.precision", description=__doc__)
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/precision.csv there; needs a GPU")
     args = parser.parse_args()
+    if args.csv and not torch.cuda.is_available():
+        parser.error("--csv keeps what a CUDA GPU computed, and there is none; leave it away to see the CPU's figures")
     on_gpu, where, variants = torch.cuda.is_available(), environment(), select(list(VARIANTS))
     print(where.header(), end="\n\n")
     rows: list[Row] = []
     for case in track(ON_GPU if on_gpu else ON_CPU, "measuring", console=Console(stderr=True), transient=True):
         rows += measured(case, variants, "cuda" if on_gpu else "cpu", where)
     print(table.accuracy(frame(rows)), end="\n\n")
-    if args.csv and on_gpu:
+    if args.csv:
         path = args.csv / gpu(torch.cuda.current_device()).slug / "precision.csv"
         table.save_frame(frame(rows), path)
         print(f"written: {path}")
-    elif args.csv:
-        print("nothing written: no CUDA GPU")
     return 1 if any(row.note.startswith("failed") for row in rows) else 0
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from triton_sgemm.device import Gpu
+from triton_sgemm.errors import first_line
 from triton_sgemm.plan import plan
 from triton_sgemm.problem import Problem
 from triton_sgemm.testing import Reference
@@ -78,7 +79,7 @@ def _verified(v: Variant, x: measure.Operands, case: Case, expected: Reference) 
             return {"note": f"skipped: about {ms:,.0f} ms a call, over {measure.TOO_SLOW_MS:.0f}"}
         return _errors(v, x, case, expected)
     except Exception as e:  # one variant that cannot be built or launched leaves the others their rows
-        return {"note": f"failed: {_first_line(e)}"}
+        return {"note": f"failed: {first_line(e)}"}
 
 
 def crosschecked(case: Case, variants: list[Variant], where: Environment) -> list[Row]:
@@ -93,7 +94,7 @@ def crosschecked(case: Case, variants: list[Variant], where: Environment) -> lis
             try:
                 figures = _errors(v, x, case, expected)
             except Exception as e:
-                figures = {"note": f"failed: {_first_line(e)}"}
+                figures = {"note": f"failed: {first_line(e)}"}
         figures["note"] = f"{figures.get('note', note)}; {NO_TIME}"
         rows.append(_row(v, case, x.problem, None, asdict(where) | figures))
     return rows
@@ -116,7 +117,3 @@ def _row(v: Variant, case: Case, p: Problem, card: Gpu | None, figures: dict[str
     algorithm = plan(p, card, v.precision).name if v in MATMULS else v.name  # what the public call picks
     shape = (case.layout, case.batch, case.M, case.N, case.K)
     return Row(v.name, v.backend, algorithm, v.precision, *shape, data=case.data, **figures)
-
-
-def _first_line(e: BaseException) -> str:
-    return (str(e).strip().splitlines() or [type(e).__name__])[0]

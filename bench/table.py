@@ -8,6 +8,7 @@ writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precis
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -256,7 +257,8 @@ def origin(data: pd.DataFrame) -> str:
     """The GPU, the versions, the date and the commit of a results file; of a file of several runs, all commits."""
     first, commits = data.iloc[0], list(dict.fromkeys(data["commit"]))
     return (
-        f"{first['gpu']}, driver {first['driver']}, torch {first['torch']}, Triton {first['triton']}, {first['date']}, "
+        f"{first['gpu']}, driver {first['driver'] or '-'}, torch {first['torch']}, Triton {first['triton']}, "
+        + f"{first['date']}, "
         + (f"commit {commits[0]}" if len(commits) == 1 else f"put together from commits {' and '.join(commits)}")
     )
 
@@ -413,6 +415,7 @@ def documents() -> list[Path]:
 
 def main() -> None:
     """Rewrites the tables of README and docs."""
+    argparse.ArgumentParser(prog="python -m bench.table", description=main.__doc__).parse_args()
     for path in documents():
         old = path.read_text()
         new = filled(old)

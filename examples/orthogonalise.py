@@ -119,9 +119,15 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(prog="python -m examples.orthogonalise", description=__doc__)
     parser.add_argument("--n", type=int, default=4096 if on_gpu else 64, help="rows and columns (default: %(default)s)")
-    parser.add_argument("--condition", type=float, default=1000.0, help="largest over smallest singular value")
+    parser.add_argument(
+        "--condition", type=float, default=1000.0, help="largest over smallest singular value (default: %(default)s)"
+    )
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/example_orthogonalise.csv there")
     args = parser.parse_args()
+    if args.n < 1:
+        parser.error(f"--n is {args.n}; need 1 or more")
+    if not args.condition >= 1:
+        parser.error(f"--condition is {args.condition:g}; need 1 or more")
     print(environment().header(), end="\n\n")
     if not on_gpu:
         print("No CUDA GPU: every way is torch on the CPU; they show the iteration, and not how they differ.\n")

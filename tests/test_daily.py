@@ -142,7 +142,7 @@ def test_files_that_are_no_results(tmp_path: Path) -> None:
         (tmp_path / "f.csv").write_text(content)
         with pytest.raises(ValueError, match=re.escape(text)) as e:
             changes.load(tmp_path / "f.csv")
-        assert "`python -m bench --csv f.csv` writes one" in str(e.value)
+        assert "`python -m bench --csv NEW.csv` writes one" in str(e.value)
     with pytest.raises(ValueError, match="has no times, as a run without a GPU"):
         changes.load(written(tmp_path / "cpu.csv", row("v")))
     with pytest.raises(ValueError, match="is a folder; need a results file"):

@@ -78,7 +78,7 @@ def test_the_ladder_has_a_bar_for_each_kernel() -> None:
     for cuda, twin in twins():
         assert f"{percents[cuda.name]:.1f}" in named(axes)
         assert any(name.startswith(f"{percents[twin.name]:.1f}  ") for name in named(axes))
-    assert "cuBLAS, fp32: 51,328 GFLOP/s" in named(axes)
+    assert "cuBLAS SGEMM: 51,328 GFLOP/s" in named(axes)
     with pytest.raises(ValueError, match="no rung"):
         plots.ladder(data[data["variant"] == "cublas"])
 
@@ -112,7 +112,7 @@ def test_errors_against_depth() -> None:
     data = committed("precision")
     normal, uniform = plots.errors(data).axes
     assert normal.get_title() == "N(0,1)" and uniform.get_title() == "U(0,1)"
-    wanted = {"matmul, tf32", "cuBLAS, TF32", "matmul, fp32", "matmul, ieee", "cuBLAS, fp32", "2⁻²⁴"}
+    wanted = {"matmul, tf32", "cuBLAS, TF32", "matmul, fp32", "matmul, ieee", "cuBLAS SGEMM", "2⁻²⁴"}
     assert wanted < set(named(uniform)) and normal.get_yscale() == "log"
     with pytest.raises(ValueError, match="no errors"):
         plots.errors(data[data["K"] == 4096])

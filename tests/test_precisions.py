@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from triton_sgemm import Prepared, ShapeError, matmul, prepare, sgemm
+from triton_sgemm import Prepared, ShapeError, enable, matmul, prepare, sgemm
 from triton_sgemm.algorithms import tensor_core
 from triton_sgemm.device import Gpu
 from triton_sgemm.plan import Plan, plan
@@ -50,6 +50,23 @@ def test_strict_float32_elsewhere() -> None:
     assert strict.in_order(4096) and not planned(4096, 4096, 4096, "fp32").in_order(4096)
 
 
+@pytest.mark.parametrize("precision", ["ieee", "fp32", "tf32"])
+@pytest.mark.parametrize(("batch", "M", "N", "K"), [(0, 64, 64, 64), (0, 3, 100, 100), (2, 0, 64, 64), (2, 64, 64, 0)])
+def test_a_product_of_nothing_has_a_plan(batch: int, M: int, N: int, K: int, precision: str) -> None:
+    a, b, out = (torch.empty(batch, *size, device="meta") for size in ((M, K), (K, N), (M, N)))
+    for gpu in (H200, H100, None):
+        assert plan(problem(a, b, None, out, 1.0, 0.0), gpu, precision).tile
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["ieee", "fp32", "tf32"])
+def test_a_product_of_nothing_runs(precision: str) -> None:
+    a = torch.randn(0, 64, 64, device="cuda")
+    assert matmul(a, a, precision=precision).shape == (0, 64, 64)
+    with enable(precision):
+        assert torch.bmm(a, a).shape == (0, 64, 64)
+
+
 def test_a_plan_says_what_and_why() -> None:
     chosen = planned(4096, 4096, 4096, "fp32")
     assert chosen.name == "fp16x3_128x128x64" and "us predicted: 8 tiles on an SM" in chosen.why
@@ -73,7 +90,7 @@ def test_prepare_without_a_gpu_is_the_operand_itself() -> None:
 
 
 def test_wrong_calls_of_prepare() -> None:
-    with pytest.raises(TypeError, match=r"prepare: b is a list; need a torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"prepare: b is of type list; need a torch\.Tensor"):
         prepare([[1.0]])
     with pytest.raises(ShapeError, match=r"prepare: b is \(2, 3, 4\); need a matrix"):
         prepare(torch.randn(2, 3, 4))

@@ -56,7 +56,11 @@ WRONG = [
     (lambda f: f(f32(4, 5), f32(5, 6), out=f32(4, 7)), ShapeError, "out is (4, 7) but the result is (4, 6)"),
     (lambda f: f(f32(4, 5), f32(5, 6), out=f32(6).expand(4, 6)), OverlapError, "out has strides (0, 1)"),
     (lambda f: f(f32(4, 5), f32(5, 6), precision="tf16"), ValueError, "precision is 'tf16'; use None or one of 'ieee'"),
-    (lambda f: f([[1.0]], f32(1, 1)), TypeError, "a is a list; need a torch.Tensor"),
+    (
+        lambda f: f([[1.0]], f32(1, 1)),
+        TypeError,
+        "a is of type list; need a torch.Tensor, for instance torch.as_tensor(a)",
+    ),
     (lambda f: f(f32(4, 5), f32(5, 6).double()), DtypeError, "a is torch.float32 but b is torch.float64; convert one"),
     (lambda f: f(f32(4, 5), f32(5, 6).long()), DtypeError, "torch.float32 but b is torch.int64"),
     (lambda f: f(f32(4, 5), f32(5, 6).to("meta")), DeviceError, "a is on cpu but b is on meta; move one"),
@@ -70,29 +74,46 @@ WRONG_HERE = [
     (lambda: addmm(f32(3), f32(2, 3, 4), f32(4, 3)), ShapeError, "need matrices (M, K) and (K, N), or matmul"),
     (lambda: addmm(f32(1), f32(1, 1).long(), f32(1, 1)), DtypeError, "mat1 is torch.int64 but mat2 is torch.float32"),
     (lambda: addmm(*(f32(1, 1).long(),) * 3), DtypeError, "addmm: mat1 is torch.int64; need a floating dtype"),
-    (lambda: addmm(*(f32(1, 1),) * 3, alpha=f32()), TypeError, "addmm: alpha is a torch.Tensor; need a number"),
+    (
+        lambda: addmm(*(f32(1, 1),) * 3, alpha=f32()),
+        TypeError,
+        "alpha is of type Tensor; need a number, for instance al",
+    ),
+    (
+        lambda: sgemm("1", f32(1, 1), f32(1, 1)),
+        TypeError,
+        "sgemm: alpha is of type str; need a number, for instance al",
+    ),
+    (lambda: baddbmm(*(f32(1, 1, 1),) * 3, beta=None), TypeError, "baddbmm: beta is of type NoneType; need a number"),
+    (lambda: addmm(f32(1), f32(1, 1), prepare(f32(1, 1))), TypeError, "mat2 is of type Prepared; need a torch.Tensor"),
+    (lambda: bmm(f32(1, 3, 4), f32(1, 5, 3)), ShapeError, "inner sizes 4 and 5 differ; need (Z, M, K) and (Z, K, N)"),
     (lambda: bmm(f32(3, 4), f32(4, 3)), ShapeError, "bmm: input is (3, 4) but mat2 is (4, 3); need batches (Z, M, K)"),
     (lambda: bmm(f32(1, 3, 4), f32(2, 4, 3)), ShapeError, "batch sizes 1 and 2 differ; matmul and sgemm broadcast"),
-    (lambda: bmm(f32(1, 3, 4), 1.0), TypeError, "bmm: mat2 is a float; need a torch.Tensor"),
+    (lambda: bmm(f32(1, 3, 4), 1.0), TypeError, "bmm: mat2 is of type float; need a torch.Tensor"),
     (
         lambda: baddbmm(f32(2, 3, 3), f32(1, 3, 4), f32(1, 4, 3)),
         ShapeError,
         "baddbmm: input is (2, 3, 3) but the result",
     ),
-    (lambda: linear(f32(3, 4), f32(4, 5)), ShapeError, "linear: input is (3, 4) but weight is (4, 5); need an input"),
+    (lambda: linear(f32(3, 4), f32(4, 5)), ShapeError, "weight is (4, 5): inner sizes 4 and 5 differ; need an input"),
     (lambda: linear(f32(3, 4), f32(2, 4, 5)), ShapeError, "linear: weight is (2, 4, 5); need (N, K) or (K,)"),
     (lambda: linear(f32(3, 4), f32(5, 4), f32(4)), ShapeError, "linear: bias is (4,) but the result is (3, 5)"),
     (
         lambda: linear(f32(3, 4), prepare(f32(5, 4))),
         ShapeError,
-        "prepared is (5, 4); need an input (..., K) and prepare(w",
+        "prepared is (5, 4): inner sizes 4 and 5 differ; need an input (..., K) and prepare(w",
     ),
     (
         lambda: linear(f32(3, 4), f32(5, 4), activation="tanh"),
         ValueError,
         "linear: activation is 'tanh'; use None or one of 'relu', 'gelu', 'silu'",
     ),
-    (lambda: linear(f32(3, 4), None), TypeError, "linear: weight is a NoneType; need a torch.Tensor"),
+    (
+        lambda: linear(f32(3, 4).int(), f32(5, 4).int(), activation="gelu"),
+        DtypeError,
+        "linear: input is torch.int32; need a floating dtype, for instance input.float()",
+    ),
+    (lambda: linear(f32(3, 4), None), TypeError, "linear: weight is of type NoneType; need a torch.Tensor"),
     (
         lambda: matmul(f32(2, 2).requires_grad_(), f32(2, 2), out=f32(2, 2)),
         RuntimeError,
@@ -139,8 +160,7 @@ def test_alpha_and_beta_may_be_any_number(factor, device: str) -> None:
     a, b, c = (torch.randn(4, 4, device=device) for _ in range(3))
     expected = float(factor) * (a @ b) + float(factor) * c
     assert torch.allclose(product("sgemm", a, b, alpha=factor, beta=factor, c=c), expected, atol=1e-5)
-    with pytest.raises(TypeError, match=r"alpha is a torch.Tensor; need a number, for instance alpha.item\(\)"):
-        sgemm(torch.tensor(2.0), a, b)
+    assert torch.allclose(sgemm(factor, a, b, factor, c), expected, atol=1e-5)
 
 
 def test_sgemm_refuses_integers_and_a_c_that_would_broadcast_the_result() -> None:

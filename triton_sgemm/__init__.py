@@ -5,7 +5,7 @@
 tells what ran.
 """
 
-from .errors import DeviceError, DtypeError, OverlapError, ShapeError
+from .errors import CaptureError, DeviceError, DtypeError, OverlapError, ShapeError
 from .functions import addmm, baddbmm, bmm, linear
 from .last import last_plan
 from .matmul import matmul, sgemm
@@ -14,6 +14,7 @@ from .routing import disable, enable
 
 __version__ = "0.1.0"
 __all__ = [
+    "CaptureError",
     "DeviceError",
     "DtypeError",
     "OverlapError",

@@ -7,12 +7,20 @@ from torch import Tensor
 
 from .algorithms._activation import ACTIVATIONS
 from .algorithms.split import Planes
+from .checks import (
+    LABELS,
+    as_matrices,
+    check_floating,
+    check_operands,
+    check_out,
+    check_out_shape,
+    expand_c,
+    product_shape,
+)
 from .direct import differentiated, on_one_gpu, plain
-from .errors import DtypeError
 from .op import by_torch, gemm
 from .precision import check_precision, resolved
 from .prepare import Prepared
-from .problem import LABELS, as_matrices, check_operands, check_out, check_out_shape, expand_c, product_shape
 from .product import product
 
 
@@ -56,8 +64,9 @@ def call(
     a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
     check_operands(name, **{labels[0]: a, labels[1]: b, labels[2]: c, "out": out})
     shape = product_shape(name, a, b, labels)[0]
-    if c is not None:
+    if c is not None or activation is not None:
         check_floating(name, labels[0], a)
+    if c is not None:
         c = expand_c(name, c, shape, labels[2])
     if out is not None:
         if differentiated(a, b, c, out):
@@ -107,12 +116,6 @@ def check_activation(name: str, activation: str | None) -> None:
     if activation is not None and activation not in ACTIVATIONS:
         names = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{name}: activation is {activation!r}; use None or one of {names}")
-
-
-def check_floating(name: str, label: str, t: Tensor) -> None:
-    """Raises DtypeError for integers, which factors and a C do not go with."""
-    if isinstance(t, Tensor) and not (t.is_floating_point() or t.is_complex()):
-        raise DtypeError(f"{name}: {label} is {t.dtype}; need a floating dtype, for instance {label}.float()")
 
 
 def _under_autocast(t: Tensor) -> Tensor:

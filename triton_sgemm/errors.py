@@ -19,3 +19,8 @@ class CaptureError(RuntimeError):
 
 class OverlapError(ValueError, RuntimeError):
     """An output that shares memory with itself or with an operand."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in a line; its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

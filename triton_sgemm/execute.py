@@ -24,7 +24,7 @@ NATIVE = not triton.knobs.runtime.interpret  # as it was when the kernels were d
 
 @dataclass(frozen=True)
 class Execution:
-    """`plan` for the problem `p`, on any tensors that lie as `p` says: what was launched once is not made again.
+    """A plan for a problem. Its launches are recorded on the first run and replayed on any tensors that lie alike.
 
     alpha and beta of `p` only tell whether they are 0.
     """
@@ -69,9 +69,8 @@ class Execution:
             return
         if torch.cuda.is_current_stream_capturing():
             raise CaptureError(
-                f"a CUDA graph is being captured, but no product of {self.p.M} x {self.p.N} x {self.p.K} of tensors "
-                "that lie like these (strides, addresses modulo 16) was computed before: to compile and load kernels "
-                "now would end the capture; call it once before, on tensors that lie so"
+                f"a CUDA graph is being captured, but this product ({self.p.M} x {self.p.N} x {self.p.K}, with these "
+                "strides and alignments) has not run yet, and its kernels cannot be loaded now; run it once before"
             )
         a, b, c, out = a.detach(), b.detach(), None if c is None else c.detach(), out.detach()  # no two the same object
         given[:4] = a, b, c, out
@@ -177,8 +176,8 @@ def in_panels(
         if size < 2 * SMALLEST_PANEL:
             needed = 2 * tile.planes * p.batches * (p.M + p.N) * p.K
             raise torch.OutOfMemoryError(
-                f"a product of {p.M} x {p.N} x {p.K} needs {needed:,} bytes more for its operands' planes, and they "
-                'are not there; free some, or pass precision="ieee", which needs none'
+                f"a product of {p.M} x {p.N} x {p.K} needs {needed:,} bytes more for its operands' planes than are "
+                'free; free some, or pass precision="ieee", which needs no planes'
             ) from e
     else:
         whole.run(out.device)

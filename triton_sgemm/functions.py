@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from .call import call
+from .checks import check_numbers, check_tensors
 from .errors import ShapeError
 from .prepare import Prepared
-from .problem import check_numbers, check_tensors
 
 
 def addmm(
@@ -90,7 +90,7 @@ def linear(
               on the CPU and in other dtypes torch's own is called on the product instead: a pass more over memory,
               with torch's derivative.
     Returns   float32 (..., N), or (...) for a weight (K,); contiguous.
-    Raises    as `matmul`, ValueError for an unknown activation, DtypeError for integers with a bias.
+    Raises    as `matmul`, ValueError for an unknown activation, DtypeError for integers with a bias or activation.
     Source    torch.nn.functional.linear, relu, gelu, silu.
     """
     b: Tensor | Prepared
@@ -105,20 +105,24 @@ def linear(
         came, need = f"weight is {tuple(weight.shape)}", "a weight (N, K)"
     check_tensors("linear", input=input)
     if input.ndim == 0 or input.shape[-1] != K:
-        raise ShapeError(f"linear: input is {tuple(input.shape)} but {came}; need an input (..., K) and {need}")
+        sizes = f": inner sizes {input.shape[-1]} and {K} differ" if input.ndim else ""
+        raise ShapeError(f"linear: input is {tuple(input.shape)} but {came}{sizes}; need an input (..., K) and {need}")
     labels = ("input", "weight", "bias")
     beta = 0.0 if bias is None else 1.0
     return call("linear", input, b, beta=beta, c=bias, activation=activation, precision=precision, labels=labels)
 
 
 def _check(name: str, ndim: int, **tensors: Tensor) -> None:
-    """Raises unless both are tensors of `ndim` dimensions, and batches of one size."""
+    """Raises unless both are tensors of `ndim` dimensions that can be multiplied, and batches of one size."""
     check_tensors(name, **tensors)
     shapes = " but ".join(f"{label} is {tuple(t.shape)}" for label, t in tensors.items())
     x, y = tensors.values()
     if x.ndim != ndim or y.ndim != ndim:
         need = "matrices (M, K) and (K, N)" if ndim == 2 else "batches (Z, M, K) and (Z, K, N)"
         raise ShapeError(f"{name}: {shapes}; need {need}, or matmul and sgemm, which take any")
+    if x.shape[-1] != y.shape[-2]:
+        need = "(M, K) and (K, N)" if ndim == 2 else "(Z, M, K) and (Z, K, N)"
+        raise ShapeError(f"{name}: {shapes}: inner sizes {x.shape[-1]} and {y.shape[-2]} differ; need {need}")
     if ndim == 3 and x.shape[0] != y.shape[0]:
         raise ShapeError(
             f"{name}: {shapes}: batch sizes {x.shape[0]} and {y.shape[0]} differ; matmul and sgemm broadcast them"

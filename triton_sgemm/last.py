@@ -30,7 +30,8 @@ def last_plan() -> LastPlan | None:
     Returns   name (the algorithm and its tile, as the bench names them: `fma_128x256x8`), why the plan took it, and
               shape, (..., M, N, K) as it ran: batch dimensions are folded where the tensors' strides allow.
     Knows     products that a thread launched itself: autograd computes gradients of CUDA tensors in threads of its own,
-              and the replay of a CUDA graph launches nothing. An empty result launches nothing either.
+              and the replay of a CUDA graph launches nothing. An empty result launches nothing either,
+              and what torch computed (CPU tensors, other dtypes) is not told.
     """
     execution = thread.execution
     if execution is None:

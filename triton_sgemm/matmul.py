@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .call import call, check_floating
+from .call import call
+from .checks import check_floating, check_numbers
 from .prepare import Prepared
-from .problem import check_numbers
 
 
 def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precision: str | None = None) -> Tensor:
@@ -19,15 +19,16 @@ def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precis
     Computes  float32 CUDA operands in one of three precisions (docs/accuracy.md has the bounds):
               "ieee": every step one float32 fused multiply-add. K in order; where there are few outputs for a deep K,
               and where N or M is 16 or less, in parts that are added in a fixed order.
-              "fp32": on random data errors no larger than those, and a proven bound on any finite data, from tensor
-              cores where that is faster; what they could not serve well, Inf and NaN among it, is done as "ieee", so
-              that an element's bits may depend on others of its tile.
+              "fp32": on random data errors no larger than with K in order (docs/accuracy.md has the exceptions), and a
+              proven bound on any finite data, from tensor cores where that is faster; what they could not serve well,
+              Inf and NaN among it, is done in strict float32, so that an element's bits may depend on others of its
+              tile.
               "tf32": as accurate as cuBLAS with TF32, from tensor cores where that is faster.
               None: what `torch.backends.cuda.matmul.fp32_precision` says, "fp32" while it is not set; under
               torch.compile, what it says when the compiled code runs.
               The same call gives the same bits.
               Tensor cores take as many bytes more as A and B, half as many for "tf32"; the other ways may move an
-              operand first, into as much memory as it takes itself.
+              operand first, into as much memory as it takes itself. A K in parts takes the result's bytes for each.
               CPU tensors, other dtypes, sparse and nested tensors are torch.matmul's, in their own dtype.
     Gradients of any order, in both modes, in the same precision; torch.compile, torch.func and vmap take it as one
               operator. Autocast leaves it in float32: shorter floating operands are converted to it.
@@ -35,7 +36,7 @@ def matmul(a: Tensor, b: Tensor | Prepared, *, out: Tensor | None = None, precis
     Raises    TypeError for what is no tensor and for dtypes that differ, ValueError for shapes, devices,
               an unknown precision, an `out` that overlaps an operand or itself. Those of shapes, dtypes,
               devices and overlap are RuntimeErrors too, as torch's are. RuntimeError for an `out` where a gradient is
-              required.
+              required; CaptureError, a RuntimeError, while a CUDA graph is captured of what never ran before.
     Source    torch.matmul.
     """
     return call("matmul", a, b, out=out, precision=precision)

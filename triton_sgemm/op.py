@@ -25,8 +25,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from .checks import expand_c, product_shape
 from .direct import differentiated, on_one_gpu, plain
-from .problem import expand_c, product_shape
 from .product import product
 
 NAME = "triton_sgemm::gemm"

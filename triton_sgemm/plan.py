@@ -53,13 +53,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of a tile; shares of the SM's float32 peak, and microseconds until a program multiplies."""
+    """What was measured of a tile.
+
+    rate       share of the SM's float32 peak, with as many programs as fit
+    resident   programs that fit on an SM
+    alone      share of `rate` that one program reaches by itself
+    start_us   microseconds until a program multiplies
+    slower     times that it takes with an operand along K: A for `fma`, B for `dot`
+    """
 
     rate: float
     resident: int
     alone: float
     start_us: float
-    slower: float  # times that it takes with an operand along K: A for `fma`, B for `dot`
+    slower: float
 
 
 SPEEDS: dict[dot.Tile | fma.Tile, Speed] = {
@@ -108,7 +115,12 @@ EQUAL_PART = 512  # of K, at least, on tensor cores: below, a tile's end takes l
 
 @dataclass(frozen=True)
 class Operand:
-    """How a matrix lies: contiguous along K; along M or N, every row on 16 bytes; so that `dot` reads it as it is."""
+    """How a matrix lies.
+
+    along_k    contiguous along K
+    aligned    contiguous along M or N, and every row on 16 bytes
+    readable   so that `dot` reads it where it lies
+    """
 
     along_k: bool
     aligned: bool
@@ -162,7 +174,7 @@ def _plan(shape: Shape, gpu: Gpu | None, precision: str, prepared: bool) -> Plan
 def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Iterator[tuple[float, Plan]]:
     """The plans that need tensor cores, after the microseconds they are predicted to take."""
     tiles = {"fp32": tensor_core.TILES, "tf32": tensor_core.TF32_TILES}.get(precision, ())
-    if gpu.name not in MEASURED or not tensor_core.available or min(s.M, s.N) <= 16:
+    if gpu.name not in MEASURED or not tensor_core.available or min(s.M, s.N) <= 16 or not s.batches:
         return
     for tile in tiles:
         if tensor_core.why_not(s.batches, s.M, s.N, s.K, tile):

@@ -39,13 +39,15 @@ def prepare(b: Tensor, precision: str | None = None) -> Prepared:
     Computes  the planes that the given precision works on ("fp32", "tf32"; None: as in `matmul`): 4 bytes an element,
               2 for "tf32", kept as long as the result. Where that precision would not use planes (CPU tensors, other
               dtypes, GPUs that were not measured, "ieee") nothing is computed and b is multiplied as it is.
-    Returns   an object that `matmul` and `sgemm` take in b's place, for that precision and on b's device.
+    Returns   an object that `matmul`, `sgemm` and `linear` take in b's place, for that precision and on b's device.
     Raises    TypeError for what is no tensor, ShapeError for one that is not a matrix, ValueError for an unknown
               precision. A product with a b that was changed in place since raises ValueError.
     """
     check_precision("prepare", precision)
     if not isinstance(b, Tensor):
-        raise TypeError(f"prepare: b is a {type(b).__name__}; need a torch.Tensor")
+        raise TypeError(
+            f"prepare: b is of type {type(b).__name__}; need a torch.Tensor, for instance torch.as_tensor(b)"
+        )
     if b.ndim != 2:
         raise ShapeError(f"prepare: b is {tuple(b.shape)}; need a matrix (K, N)")
     precision = resolved(precision)

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from .algorithms.split import Planes
+from .checks import LABELS, as_matrices, check_out, check_out_shape, expand_c, product_shape
 from .device import gpu
 from .execute import Execution
 from .plan import plan
 from .precision import resolved
-from .problem import LABELS, as_matrices, check_out, check_out_shape, expand_c, problem, product_shape
+from .problem import problem
 
 Lie = tuple[tuple[int, ...], tuple[int, ...]]  # a tensor's shape and strides
 

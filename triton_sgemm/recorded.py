@@ -44,7 +44,7 @@ class _Step:
 
 
 class Recorded:
-    """`launch` and what comes before it, on any `given` tensors that lie as those it was made of.
+    """A launch and what comes before it, to be replayed on other tensors of the same strides and alignments.
 
     Memory is counted: the given tensors first, in their order, then the rooms that the launch has of its own, which
     each run allocates. Neither is kept here.

@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 
 from .device import CARDS
+from .errors import first_line
 from .execute import launch
 from .matmul import matmul, sgemm
 from .plan import plan
@@ -71,7 +72,7 @@ class Check:
         except Wrong as e:
             return e
         except Exception as e:  # a kernel that does not compile or launch is an answer too
-            return Wrong("a result", f"{type(e).__name__}: {(str(e).strip().splitlines() or ['no message'])[0]}")
+            return Wrong("a result", f"{type(e).__name__}: {first_line(e)}")
         return None
 
 

@@ -38,8 +38,9 @@ def errors(data: pd.DataFrame) -> Figure:
     panels[1].tick_params(labelleft=False)
     # the lines are the same in both: named once
     name_ends(panels[1], [*ends, (U, "2⁻²⁴", GREY), (random_bound(depths[-1]), "(4 + 1.5 √K) 2⁻²⁴", GREY)])
-    deepest = found.groupby("M", sort=False)["K"].max()
-    figure.supxlabel(f"K   (M = N = {', '.join(f'{M} up to {K:,}' for M, K in deepest.items())})", fontsize="medium")
+    *shallow, (deep, _) = found.groupby("M", sort=False)["K"].max().items()
+    sizes = [*(f"{M} up to K = {K:,}" for M, K in shallow), f"{deep}{' beyond' if shallow else ''}"]
+    figure.supxlabel(f"K   (M = N = {', '.join(sizes)})", fontsize="medium")
     figure.suptitle(title("Error against K", data))
     return figure
 

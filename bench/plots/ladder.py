@@ -54,7 +54,7 @@ def ladder(data: pd.DataFrame) -> Figure:
     cublas = data[data["variant"] == "cublas"]["gflops"]
     axes.axvline(100, color=BLACK, linestyle="--", linewidth=1, zorder=0)
     if not cublas.empty:
-        axes.text(99.2, -0.45, f"cuBLAS, fp32: {cublas.iloc[0]:,.0f} GFLOP/s", ha="right", fontsize=NAMES)
+        axes.text(99.2, -0.45, f"cuBLAS SGEMM: {cublas.iloc[0]:,.0f} GFLOP/s", ha="right", fontsize=NAMES)
     axes.set_yticks(range(len(rungs)), [step.name for step in rungs])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()

@@ -25,7 +25,7 @@ def dram(data: pd.DataFrame) -> Figure:
     """GFLOP/s against arithmetic intensity, under the slope of the GPU's memory."""
     card = _known(data)
     figure, axes = _under_a_roof(data, card, lambda t: t.flop_per_byte, card.ridge, f"{card.dram_gbs:,.0f} GB/s")
-    axes.set_xlabel("FLOP for each byte, were every global load to come from memory (above the slope: caches serve)")
+    axes.set_xlabel("FLOP per byte if every global load came from memory (above the slope: served by caches)")
     axes.set_title(title("The ladder under the roof of memory", data))
     return figure
 
@@ -64,7 +64,8 @@ def _under_a_roof(
         pair = []
         for (v, row), marker, colour, size in ((step.cuda, "s", CUDA, 10), (step.twin, "D", TWIN, 6)):
             tile = tiling(v)
-            assert tile, f"{v.name} has no tile"
+            if tile is None:
+                raise ValueError(f"{v.name} has no tile")
             pair.append((across(tile), float(row["gflops"])))
             axes.plot(*pair[-1], marker, color=colour, markeredgecolor="white", markersize=size, zorder=3)
         axes.plot(*zip(*pair, strict=True), color=GREY, linewidth=0.7)
@@ -78,7 +79,7 @@ def _under_a_roof(
     cublas = data[data["variant"] == "cublas"]["gflops"]
     if not cublas.empty:
         axes.axhline(cublas.iloc[0], color=BLACK, linestyle="--", linewidth=1, zorder=0)
-        ends.append((float(cublas.iloc[0]), f"cuBLAS, fp32: {cublas.iloc[0]:,.0f}", BLACK))
+        ends.append((float(cublas.iloc[0]), f"cuBLAS SGEMM: {cublas.iloc[0]:,.0f}", BLACK))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.9g}")
     axes.set_ylabel(f"GFLOP/s, M = N = K = {rungs[0].cuda[1]['N']}")

@@ -38,7 +38,7 @@ LINES = {
     "dot_bf16x6": Line("tl.dot, bf16x6", PURPLE, ":", "^"),
     "dot_tf32x3": Line("tl.dot, tf32x3", SKY, ":", "v"),
     "matmul_ieee": Line("matmul, ieee", GREEN, "-", "D"),
-    "cublas": Line("cuBLAS, fp32", BLACK, "--", "s"),
+    "cublas": Line("cuBLAS SGEMM", BLACK, "--", "s"),
 }
 ROOM = 0.05  # between two labels, of the height
 NAMES = 9.5  # points

@@ -154,7 +154,7 @@ def launch(
 ) -> Launch:
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
-    An operand of odd strides is moved first; `relay_b` moves B even where its columns are.
+    An operand of odd strides is moved first; `relay_b` moves B even where its columns are contiguous.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """
     before: list[Launch] = []

@@ -1,4 +1,4 @@
-"""Rung 8: strict float32 at the speed of the FMA units, in Gluon (sm_80 and newer). What `precision="ieee"` runs.
+"""Rung 8: strict float32 at the speed of the FMA units, in Gluon (sm_80 and newer). What "ieee" runs on large products.
 
 One program computes a BLOCK_M x BLOCK_N tile of C, 128 x 256 at most. A thread owns TM x TN = 16 x 8 of its outputs: at
 each k it reads 24 elements from shared memory, in 6 instructions, for 128 FMAs.
@@ -15,7 +15,7 @@ Loads per output: K (1/128 + 1/256) = 2K/171 from global memory. 43 FLOP/byte. F
 
 Both tiles lie K-major in shared memory. An operand that does so in global memory, on 16 bytes, is copied 16 bytes at a
 time. An A that is contiguous along K may be copied one element at a time, 16 rows side by side so that a warp's stores
-take 32 banks; that is up to a quarter slower. Anything else is moved by `relay` first (plan.py decides).
+take 32 banks; that takes up to 1.3 times as long. Anything else is moved by `relay` first (plan.py decides).
 Measured: docs/worklog/006-outer-products.md. Twin: reference_cuda/async_ring.cu.
 """
 
@@ -318,7 +318,7 @@ def launch(
     """The launch that computes `p`; the tensors give the addresses only, `p` has their strides.
 
     `relay_a` moves A first even where it could be read along K, which is slower.
-    An operand that the kernel does not read where it lies is moved first, into memory of its own: twice its bytes.
+    An operand that the kernel does not read where it lies is moved first, into memory of its own, as much as it takes.
     With `needed`, it is moved unless the device finds a 0 there.
     With `depth`, K is cut into parts of that size, each written `stride_part` elements behind the one before.
     """

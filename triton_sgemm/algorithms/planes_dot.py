@@ -156,7 +156,7 @@ def planes_dot_kernel(
     fails = inside & (lost > tl.abs(main))
     left = left | (tl.max(tl.max(fails.to(tl.int32), 1), 0) != 0)
 
-    # A @ B: main * 2^(ea + eb), in two halves, so that nothing leaves float32's range before the product does
+    # A @ B: main * 2^(ea + eb - 28), in two halves, so that nothing leaves float32's range before the product does
     up_a = tl.load(a_rows, in_m, other=0) - 14
     up_b = tl.load(b_rows, in_n, other=0) - 14
     up = up_a[:, None] + up_b[None, :]

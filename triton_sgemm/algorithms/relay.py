@@ -1,4 +1,4 @@
-"""Moves an operand to where it is read fastest: rows along X side by side, each on 128 bytes (X is M, N or K).
+"""Moves an operand to where it is read fastest: its rows along X (M, N or K), each beginning on 128 bytes.
 
 One program moves a BLOCK_X x BLOCK_K tile: it reads along the operand's own contiguous dimension and writes along X
 (Triton turns the tile round in shared memory). 8 bytes an element; at 4096^3 that is 1.5 % of the product's time.

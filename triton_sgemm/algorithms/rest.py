@@ -28,7 +28,7 @@ STEP = 1024  # of K, for a single element
 class Left:
     """What is left, as the device finds it when it comes to it.
 
-    M, N    a piece
+    M, N    rows and columns of a piece
     marks   int32: how many pieces are marked, how many listed, how many elements the listed ones leave, and a spare.
             Then (products, rows of TILE's tiles, columns of tiles, pieces a tile, row by row): not 0 for marked ones
     strays  int32: the listed pieces, counted row by row, product by product, with room for all. Then, for each piece

@@ -12,7 +12,7 @@ along X lie, for each product of the batch, the high plane and the low one, `pit
 Every operand is read once. Where its rows lie along K and fit on chip, e is the exponent of the largest entry. Else a
 row is the work of many programs: all of them read the same SAMPLE of it and set e a little above (HEADROOM). Where an
 entry turns out to be larger still, the panel is `broken`, and `repair_kernel` splits it again.
-8 bytes an element with two planes. Plain Triton: any GPU, and the interpreter.
+8 bytes moved an element with two planes. Plain Triton: any GPU, and the interpreter.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class Source:
 
 
 def launch(sources: list[Source], planes: int, spare: int = 0) -> tuple[list[Planes], Launch, Tensor]:
-    """Where one or two operands are split to, the launch that does it, and `spare` int32, 0 after it.
+    """The planes of one or two operands, the launch that fills them, and `spare` int32 that it clears.
 
     `planes` is 2, or 1 without low planes.
     """

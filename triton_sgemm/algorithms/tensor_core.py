@@ -14,12 +14,12 @@ A program takes tiles of C in turn, one program an SM. One warp copies the plane
 two warpgroups multiply, each half of the tile's rows.
 Loads per output from global memory: 2 K (1/128 + 1/128) halves, as many bytes as float32 tiles of that size take.
 
-Safety. An element may lack what the planes do not hold: for each small entry of its row or column 2^-34 of the other
-factor (docs/accuracy.md). The other factors are 2^15 at most, and together no more than the other line's norm: that is
-less where many small entries meet few large ones. An element is good where the lesser of the two is 16 units of its own
-size or less, u for fp16x3 and 2^-11 for fp16x1. One that is not is not written, and its half tile is listed; a half
-tile with more than FEW of them, or whose float32 sums could overflow, is marked and not written at all. `rest` computes
-exactly those in strict float32, without the host.
+Safety. An element may lack what the planes do not hold: for each small entry of its row or column 2^-34 (fp16x1: 2^-25)
+of the other factor (docs/accuracy.md). The other factors are 2^15 at most, and together no more than the other line's
+norm: that is less where many small entries meet few large ones. An element is good where the lesser of the two is 16
+units of its own size or less, u for fp16x3 and 2^-11 for fp16x1. One that is not is noted and its half tile listed:
+`rest` writes over it. A half tile with more than FEW of them (where C is read, with any), or whose float32 sums could
+overflow, is marked and not written at all. `rest` computes exactly those in strict float32, without the host.
 Measured: docs/worklog/008-tensor-cores.md.
 """
 
@@ -98,7 +98,7 @@ class Tile:
 
 @gluon.jit
 def line(ptr, first, X, BLOCK: gl.constexpr):
-    """BLOCK integers of a row or column of tiles, one a thread."""
+    """BLOCK integers of a line from `first` on; outside X -112, the lowest exponent."""
     x = gl.arange(0, BLOCK, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
     return gl.load(ptr + first + x, mask=x < X - first, other=-112)
 
