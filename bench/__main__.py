@@ -42,7 +42,9 @@ SIZES = (
 
 def arguments() -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--suite", nargs="+", choices=[*SUITES, "all"], default=["chapter"], help="which shapes (default: chapter)"
     )

@@ -233,7 +233,9 @@ def frame(rows: list[Row], where: Environment) -> pd.DataFrame:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m bench.calls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.calls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/calls.csv there")
     args = parser.parse_args()
     if not torch.cuda.is_available():

@@ -78,7 +78,9 @@ def compared(case: Case) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the comparison."""
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     default = Case.parse("4096" if torch.cuda.is_available() else "96")
     parser.add_argument("--size", type=Case.parse, default=default, metavar="SIZE", help=f"shape (default: {default})")
     case = parser.parse_args().size

@@ -30,6 +30,7 @@ from .predicted import Tiling, tiling
 
 N = 4096  # M, N and K of every figure, as in the chapter
 LADDER = [name for name, v in VARIANTS.items() if v.rung]
+GPUS = ["rtx-5080", "h200"]
 LADDER_MD = table.ROOT / "docs" / "ladder.md"
 KINDS = {
     "predicted": "from the tile alone; as in the chapter, memory serves every global load, where caches may in truth",
@@ -313,7 +314,7 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.explain", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variants", nargs="+", metavar="GLOB", default=LADDER, help="default: the ladder")
-    parser.add_argument("--gpu", nargs="+", metavar="GPU", default=["rtx-5080", "h200"], help=f"of {', '.join(CARDS)}")
+    parser.add_argument("--gpu", nargs="+", metavar="GPU", default=GPUS, help=f"of {', '.join(CARDS)}")
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/ladder.md instead")
     args = parser.parse_args()
@@ -322,6 +323,10 @@ def main() -> None:
         cards = [card_of(name) for name in args.gpu]
     except ValueError as e:
         parser.error(str(e))
+    if args.docs and (args.variants != LADDER or args.gpu != GPUS):
+        parser.error(
+            "--docs writes the ladder's tables, of the GPUs that docs/ladder.md names; leave out --variants and --gpu"
+        )
     if args.docs:
         variants, cards = select(LADDER), [card_of(name) for name in _documented(LADDER_MD)]
     archs = sorted({card.capability for card in cards})

@@ -26,6 +26,7 @@ from triton_sgemm.problem import Problem, problem
 from triton_sgemm.testing import (
     Errors,
     Reference,
+    classes,
     errors,
     fp32_bound,
     ieee_bound,
@@ -155,14 +156,9 @@ def compared(result: Tensor, expected: Reference) -> tuple[Errors | None, int]:
     finite = value.isfinite()
     if finite.all():
         return errors(result, expected), 0
-    strays = int((_classes(result) != _classes(value)).sum())
+    strays = int((classes(result) != classes(value)).sum())
     kept = Reference(expected.value[finite], expected.scale[finite], expected.depth)
     return errors(result[finite], kept) if finite.any() else None, strays
-
-
-def _classes(t: Tensor) -> Tensor:
-    """0 for finite, 1 and -1 for Inf and -Inf, 2 for NaN."""
-    return torch.where(t.isnan(), 2.0, torch.where(t.isinf(), t.sign(), 0.0))
 
 
 def expectation(x: Operands) -> Reference:

@@ -114,7 +114,9 @@ def frame(rows: list[Row]) -> pd.DataFrame:
 
 def main() -> int:
     """Measures and prints; 1 where a variant failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.precision", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/precision.csv there; needs a GPU")
     args = parser.parse_args()
     if args.csv and not torch.cuda.is_available():

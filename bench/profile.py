@@ -98,7 +98,9 @@ def merged(rows: list[Row], path: Path) -> pd.DataFrame:
 
 def main() -> int:
     """Profiles and prints; 1 where a variant is wrong or failed, 2 where nothing can be profiled."""
-    parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--variants", nargs="+", metavar="GLOB", default=DEFAULT, help="default: rungs, algorithms, cuBLAS"
     )

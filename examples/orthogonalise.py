@@ -117,7 +117,11 @@ def measured(n: int, condition: float, device: str) -> list[Row]:
 def main() -> None:
     """Measures and prints."""
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(prog="python -m examples.orthogonalise", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.orthogonalise",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--n", type=int, default=4096 if on_gpu else 64, help="rows and columns (default: %(default)s)")
     parser.add_argument(
         "--condition", type=float, default=1000.0, help="largest over smallest singular value (default: %(default)s)"

@@ -178,7 +178,9 @@ def measured(task: Task) -> list[Row]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m examples.transformer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.transformer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS), help="default: both")
     parser.add_argument("--batch", type=int, metavar="N", help="images or texts a step")
     parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write <gpu>/example_transformer.csv there")

@@ -32,7 +32,9 @@ TOO_SLOW_MS = 100.0
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(prog="python -m triton_sgemm", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m triton_sgemm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="no table of speeds")
     parser.add_argument("--device", type=int, metavar="N", help="which CUDA device (default: the current one)")
     args = parser.parse_args(argv)

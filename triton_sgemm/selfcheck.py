@@ -22,7 +22,7 @@ from .plan import plan
 from .precision import PRECISIONS, torch_matmul_precision
 from .problem import problem
 from .product import product
-from .testing import Reference, errors, guarded, random_bound, reference, tf32_bound
+from .testing import Reference, classes, errors, guarded, random_bound, reference, tf32_bound
 
 BOUNDS = {"ieee": random_bound, "fp32": random_bound, "tf32": tf32_bound, None: random_bound}
 PROMISES = {
@@ -149,7 +149,7 @@ def check_special(shape: tuple[int, ...], precision: str | None, device: torch.d
     with torch_matmul_precision("ieee"):
         theirs = torch.matmul(a, b)
     result = matmul(a, b, precision=precision)
-    differs = _classes(result) != _classes(theirs)
+    differs = classes(result) != classes(theirs)
     if differs.any():
         at = tuple(differs.nonzero()[0].tolist())
         raise Wrong(
@@ -230,8 +230,3 @@ def _compare(result: Tensor, expected: Reference, precision: str | None) -> None
             f"every error at most {bound:.2e} |A||B| ({PROMISES[precision]})",
             f"{found.largest:.2e} |A||B|: {result[at].item()} at {list(at)}, in float64 {expected.value[at].item()}",
         )
-
-
-def _classes(t: Tensor) -> Tensor:
-    """0 for finite, 1 and -1 for Inf and -Inf, 2 for NaN."""
-    return torch.where(t.isnan(), 2.0, torch.where(t.isinf(), t.sign(), 0.0))

@@ -137,3 +137,8 @@ def guarded(
     inner.fill_(fill)
     before = parent[outside].view(torch.int32).clone()
     return inner, lambda: torch.equal(parent[outside].view(torch.int32), before)
+
+
+def classes(t: Tensor) -> Tensor:
+    """Of each element 0 for finite, 1 and -1 for Inf and -Inf, 2 for NaN."""
+    return torch.where(t.isnan(), 2.0, torch.where(t.isinf(), t.sign(), 0.0))
