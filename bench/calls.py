@@ -33,7 +33,7 @@ from . import measure, table
 from .environment import Environment, environment
 
 ROUNDS = 5
-CALLS = 200  # one after the other: all of their launches are queued before the device has to be waited for
+CALLS = 200  # one after the other, up to five launches each: fewer than the queue holds, or the device is waited for
 REPLAYS = 20
 SAMPLES = 10
 
@@ -55,13 +55,11 @@ def ours(precision: str) -> Way:
     return Way(*(partial(function, precision=precision) for function in functions))
 
 
+Product = Callable[[Way, Tensor, Tensor], Tensor]
 WAYS = {"torch": Way(torch.matmul, torch.bmm, functional.linear), "ieee": ours("ieee"), "fp32": ours("fp32")}
 
 
 # ---- what is called
-
-
-Product = Callable[[Way, Tensor, Tensor], Tensor]
 
 
 def product(way: Way, a: Tensor, b: Tensor) -> Tensor:
@@ -143,6 +141,7 @@ def replayed_us(call: Call) -> float:
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
+    measure.load(graph.replay, measure.LOAD_S)
     return 1e3 * statistics.median(measure.sample(graph.replay) for _ in range(REPLAYS)) / CALLS
 
 
@@ -223,12 +222,12 @@ def row(case: Case) -> Row:
         for _ in range(ROUNDS):
             for way in random.sample(list(WAYS), len(WAYS)):
                 found[way].append(case.one(way))
-    return Row(case.call, case.n, case.unit, *map(statistics.median, found.values()))
+    return Row(case.call, case.n, case.unit, **{f"by_{way}": statistics.median(each) for way, each in found.items()})
 
 
 def frame(rows: list[Row], where: Environment) -> pd.DataFrame:
     """The rows as a table with the columns of calls.csv."""
-    return pd.DataFrame([asdict(row) for row in rows]).assign(**asdict(where))
+    return pd.DataFrame(map(asdict, rows)).assign(**asdict(where))
 
 
 def main() -> None:

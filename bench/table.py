@@ -340,11 +340,11 @@ def calls(data: pd.DataFrame) -> str:
         "call": data["call"],
         "n": data["n"].map("{:,}".format),
         "of it": data["unit"],
-        "torch": data["by_torch"].map(_number("{:.3g}")),
+        "torch": data["by_torch"].map(_number("{:,.4g}")),
     }
     for precision in ("ieee", "fp32"):
         mine = data[f"by_{precision}"]
-        columns[precision] = mine.map(_number("{:.3g}"))
+        columns[precision] = mine.map(_number("{:,.4g}"))
         columns[f"torch / {precision}"] = (data["by_torch"] / mine).map(_number("{:.2f}"))
     return f"{_markdown(columns)}\n\n{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
 

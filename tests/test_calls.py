@@ -77,6 +77,6 @@ def test_what_is_measured(measured: Callable[[calls.Call], float]) -> None:
 
 @pytest.mark.gpu
 def test_gradients_copy_no_operand() -> None:
-    MIB = 1024 * 1024 * 4 / 2**20
+    operand = 4.0  # MiB
     for of in (calls.linear, calls.transposed):
-        assert calls.mib(calls.gradients(calls.WAYS["ieee"], 1024, of)) == pytest.approx(2 * MIB, rel=0.1)
+        assert calls.mib(calls.gradients(calls.WAYS["ieee"], 1024, of)) == pytest.approx(2 * operand, rel=0.1)

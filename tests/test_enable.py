@@ -363,8 +363,29 @@ def test_an_enabling_that_fails_leaves_nothing(failing: str, device: str, monkey
         with pytest.raises(ZeroDivisionError):
             enable()
     assert not replaced(device)
-    assert config.post_grad_custom_pre_pass is None
+    assert config.post_grad_custom_pre_pass is None  # it may have been set before what fails
     with enable():
+        assert replaced(device)
+    assert not replaced(device)
+
+
+def test_replacing_that_fails_half_way_puts_back(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = torch.library.get_kernel, []
+
+    def failing(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    switch = enable()
+    switch.disable()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.library, "get_kernel", failing)
+        with pytest.raises(KeyboardInterrupt), switch:
+            pass
+    assert not replaced(device)
+    with switch:
         assert replaced(device)
     assert not replaced(device)
 

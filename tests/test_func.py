@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils._pytree import tree_leaves
 
-from triton_sgemm import matmul
+from triton_sgemm import matmul, sgemm
 
 # of a product, and of a loss(w, x) that it has a part in
 TRANSFORMS: dict[str, Callable[..., Any]] = {
@@ -45,3 +45,47 @@ def test_torch_func(transform: str, backend: str | None, device: str) -> None:
         call = torch.compile(call, fullgraph=True, backend=backend)
     expected = transformed(transform, torch.matmul, w.double(), x.double())
     torch.testing.assert_close([t.double() for t in call(w, x)], expected, rtol=1e-3, atol=1e-3)
+
+
+def addition(product: Any) -> Callable[[Tensor], Tensor]:
+    """A product and a C, of a C that curves."""
+    x = torch.ones(3, 3, dtype=torch.float64)
+    if product is matmul:
+        return lambda c: sgemm(0.5, x, x, 2.0, c**3)
+    return lambda c: 0.5 * x @ x + 2.0 * c**3
+
+
+@pytest.mark.parametrize("outer", [jacfwd, jacrev])
+@pytest.mark.parametrize("inner", [jacfwd, jacrev])
+def test_derivatives_of_derivatives_by_c(inner, outer) -> None:
+    c = torch.randn(3, 3, dtype=torch.float64)
+    mine, theirs = (outer(inner(addition(product)))(c) for product in (matmul, torch.matmul))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_without_gradients_inside_of_nested_transforms() -> None:
+    x = torch.randn(3, 3, dtype=torch.float64)
+
+    def of(product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        def inner(z: Tensor) -> Tensor:
+            with torch.no_grad():
+                k = product(z, x)
+            return (k * z * z).sum()
+
+        return grad(lambda z: grad(inner)(z).sum())(x)
+
+    torch.testing.assert_close(of(matmul), of(torch.matmul))
+
+
+def test_operands_that_a_transform_does_not_see(device: str) -> None:
+    w, v = (torch.randn(4, 4, device=device, requires_grad=True) for _ in range(2))
+    x = torch.randn(3, 4, device=device)
+    for transform in (
+        lambda product: vmap(lambda z: z @ product(w, v))(x),
+        lambda product: vmap(grad(lambda z: (z @ product(w, v)).sum()))(x),
+        lambda product: functionalize(lambda z: z @ product(w, v))(x),
+    ):
+        mine, theirs = transform(partial(matmul, precision="ieee")), transform(torch.matmul)
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+        mine, theirs = (torch.autograd.grad(result.sum(), (w, v)) for result in (mine, theirs))
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)

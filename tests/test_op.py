@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_sgemm import addmm, baddbmm, bmm, linear, matmul, op, prepare, sgemm
+from triton_sgemm import ShapeError, addmm, baddbmm, bmm, linear, matmul, op, prepare, sgemm
 from triton_sgemm.product import product
 
 GEMM = torch.ops.triton_sgemm.gemm.default
@@ -312,14 +313,44 @@ def test_vmap_of_the_operator_itself_and_of_a_vmap() -> None:
     torch.testing.assert_close(nested, a[:, None] @ b, **CLOSE)
 
 
-def test_what_a_gradient_needs_is_freed_with_it() -> None:
-    a, b = torch.randn(3, 4), f32(4, 5)
-    y = GEMM(a, b, None, 1.0, 0.0, None)  # the operator: it saves for forward mode too
-    memory = StorageWeakRef(a.untyped_storage())
+def test_only_what_a_gradient_needs_is_kept_and_only_until_then() -> None:
+    a, b, weight = torch.randn(3, 4), f32(4, 5), torch.randn(5, 6)
+    y = GEMM(GEMM(a, b, None, 1.0, 0.0, None), weight, None, 1.0, 0.0, None)
+    kept = StorageWeakRef(a.untyped_storage())
     del a
-    assert not memory.expired()
+    assert not kept.expired()
     y.sum().backward()
-    assert memory.expired()
+    assert kept.expired()
+
+    a, b = f32(3, 4) + 0, torch.randn(4, 5)
+    y = GEMM(a, b, None, 1.0, 0.0, None)
+    kept = StorageWeakRef(a.untyped_storage())  # the gradient of A is a product of B
+    del a
+    assert y.requires_grad and kept.expired()
+
+
+def test_results_and_gradients_are_no_views() -> None:
+    a, b, w = torch.randn(2, 3, 4), torch.randn(4), torch.randn(2, 3, requires_grad=True)
+    with torch.no_grad():
+        y = matmul(a, b)
+    y.mul_(w)
+    x = f32(2, 3, 4)
+    (gradient,) = torch.autograd.grad(matmul(x, torch.randn(4, 5)).sum(), x)
+    gradient.mul_(torch.randn(4, requires_grad=True))
+    assert y.requires_grad and gradient.requires_grad
+
+
+def test_compiled_autograd() -> None:
+    a, b = f32(3, 4), f32(4, 5)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        matmul(a, b).pow(2).sum().backward()
+    a_grad, b_grad = torch.autograd.grad((a @ b).pow(2).sum(), (a, b))
+    torch.testing.assert_close((a.grad, b.grad), (a_grad, b_grad), **CLOSE)
+
+
+def test_the_operator_takes_matrices() -> None:
+    with pytest.raises(ShapeError, match=r"gemm: a is \(4,\) but b is \(4, 5\); need matrices"):
+        GEMM(torch.ones(4), torch.ones(4, 5), None, 1.0, 0.0, None)
 
 
 # ---- autocast, other dtypes, prepared operands

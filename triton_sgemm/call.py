@@ -84,7 +84,9 @@ def call(
         A, B = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
         C = None if c is None else as_matrices(c, a, b)
         result = gemm(A, B, C, float(alpha), float(beta), precision)
-        result = result if result.shape == shape else result.reshape(shape)
+        result = (
+            result if result.shape == shape else torch.ops.aten._unsafe_view(result, shape)
+        )  # no view of what nobody has
     elif precision is None:
         result = by_torch(a, b, c, alpha, beta)
     else:

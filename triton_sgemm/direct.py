@@ -15,6 +15,7 @@ def plain(*tensors: Tensor | None) -> bool:
         or torch.jit.is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
         or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
     ):
         return False
     for t in tensors:
@@ -22,7 +23,7 @@ def plain(*tensors: Tensor | None) -> bool:
             type(t) not in (Tensor, Parameter)
             or t.layout != torch.strided
             or t.is_nested
-            or torch._C._functorch.is_functorch_wrapped_tensor(t)
+            or torch._C._functorch.is_functorch_wrapped_tensor(t)  # of a transform that has ended
             or not torch._C._has_storage(t)
             or t._is_zerotensor()
         ):

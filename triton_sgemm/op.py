@@ -8,7 +8,8 @@ Computes  float32 on CUDA by `product`, in `precision` (None: what torch's switc
           and dtype by torch.matmul, which knows no precision. float64 on the CPU is what gradcheck checks.
 Gradient  products by the same operator in the same precision, of views: of A and B transposed nothing is copied, a
           gradient lies in memory as its operand does, and only those that are needed are computed. Dimensions that an
-          operand was broadcast over are summed by the product itself: they are rows or columns of a deeper K.
+          operand was broadcast over are summed by the product itself: they are rows or columns of a deeper K. Of any
+          order, in both modes, under torch.func.
 vmap      one more batch dimension.
 autocast  float16 and bfloat16 operands become float32, as torch does for the functions it keeps in float32.
 """
@@ -23,10 +24,10 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
 from .checks import expand_c, product_shape
 from .direct import differentiated, on_one_gpu, plain
+from .errors import ShapeError
 from .product import product
 
 NAME = "triton_sgemm::gemm"
@@ -77,6 +78,10 @@ torch.library.register_autocast(NAME, "cpu", torch.float32)
 
 
 def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
+    if a.ndim < 2 or b.ndim < 2:
+        raise ShapeError(
+            f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; need matrices: t[None, :], t[:, None]"
+        )
     shape = product_shape("gemm", a, b)[0]
     if c is not None:
         expand_c("gemm", c, shape)
@@ -86,23 +91,19 @@ def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
 # ---- vmap
 
 
-def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    return torch.ops.triton_sgemm.gemm(*_unmapped(info, in_dims, *args)), 0
-
-
-torch.library.register_vmap(NAME, _vmap)
-
-
-def _unmapped(
+def _vmap(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None, *rest: Any
-) -> tuple[Any, ...]:
-    """The operator's arguments with what is mapped as one more batch dimension, the first."""
+) -> tuple[Tensor, int]:
+    """The operator with what is mapped as one more batch dimension, the first."""
     a_dim, b_dim, c_dim = in_dims[:3]
     rank = max(a.ndim - (a_dim is not None), b.ndim - (b_dim is not None))
     a, b, c = _batched(a, a_dim, rank), _batched(b, b_dim, rank), None if c is None else _batched(c, c_dim, rank)
     if a_dim is None and b_dim is None:  # only c is mapped
         a = a.expand(info.batch_size, *(1,) * (rank - a.ndim), *a.shape)
-    return a, b, c, *rest
+    return torch.ops.triton_sgemm.gemm(a, b, c, *rest), 0
+
+
+torch.library.register_vmap(NAME, _vmap)
 
 
 def _batched(t: Tensor, dim: int | None, rank: int) -> Tensor:
@@ -156,7 +157,8 @@ def _product_like(
     if summed:
         x = _deepened(x.expand(*batch, *x.shape[-2:]), summed, -1)
         y = _deepened(y.expand(*batch, *y.shape[-2:]), summed, -2)
-    return gemm(x, y, None, alpha, 0.0, precision).reshape(shape)
+    result = gemm(x, y, None, alpha, 0.0, precision)
+    return result if result.shape == tuple(shape) else torch.ops.aten._unsafe_view(result, shape)
 
 
 def _deepened(t: Tensor, summed: list[int], k: int) -> Tensor:
@@ -178,34 +180,41 @@ class _Direct(torch.autograd.Function):
     backward = staticmethod(_backward)
 
 
-class _OfOneLevel(_SingleLevelFunction):
+class _Gemm(torch.autograd.Function):
     """The operator's derivative in both modes, at one level of torch.func's: those around it call the operator again.
 
-    torch.library.register_autograd has neither forward mode nor torch.func.
+    torch.library.register_autograd has no forward mode, and no torch.func but for eager functions.
     """
 
     @staticmethod
-    def forward(*args_and_keys: Any) -> Tensor:
-        *args, keys = args_and_keys
-        below = torch._C._AutoDispatchBelowAutograd()
-        with below, torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # for the levels around this one
-            return torch.ops.triton_sgemm.gemm.default.redispatch(keys & torch._C._after_autograd_keyset, *args)
+    def forward(
+        a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None, keys: Any, grad: bool
+    ) -> Tensor:
+        below = keys & torch._C._after_autograd_keyset
+        # a function's forward has both modes off, and levels around this one would miss their derivatives
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(grad),
+            forward_ad._set_fwd_grad_enabled(True),
+        ):
+            return torch.ops.triton_sgemm.gemm.default.redispatch(below, a, b, c, alpha, beta, precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _setup_context(ctx, inputs[:-1], output)
+        _setup_context(ctx, inputs[:6], output)
         ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *_backward(ctx, gradient), None
+        return *_backward(ctx, gradient), None, None
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dc: Tensor | None, *_: None) -> Tensor | None:
         """alpha * (dA @ B + A @ dB) + beta * dC."""
         a, b = ctx.saved_tensors
         shape = product_shape("gemm", a, b)[0]
-        tangent = None if dc is None else ctx.beta * dc.expand(shape)
+        with forward_ad._set_fwd_grad_enabled(True):  # for levels around this one; `gemm` does it by itself
+            tangent = None if dc is None else ctx.beta * dc.expand(shape)
         for x, y in ((da, b), (a, db)):
             if x is not None and y is not None:
                 tangent = gemm(x, y, tangent, ctx.alpha, 0.0 if tangent is None else 1.0, ctx.precision)
@@ -213,9 +222,11 @@ class _OfOneLevel(_SingleLevelFunction):
 
 
 def _differentiable(keys: Any, *args: Any) -> Tensor:
+    """The kernel of the dispatcher's key Autograd; it applies the function as it is, torch.func or not."""
+    apply = super(torch.autograd.Function, _Gemm).apply  # type: ignore[misc]
     with enable_single_level_autograd_function():
-        return _OfOneLevel.apply(*args, keys)  # type: ignore[attr-defined]
+        return apply(*args, keys, torch.is_grad_enabled())
 
 
-_library = torch.library.Library("triton_sgemm", "FRAGMENT")  # what is registered lasts as long as this
+_library = torch.library.Library("triton_sgemm", "FRAGMENT")  # once it is collected, nothing is registered
 _library.impl("gemm", _differentiable, "Autograd", with_keyset=True)

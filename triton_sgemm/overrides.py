@@ -36,12 +36,16 @@ class Overrides:
         self._device = key.lower()
         self._library = torch.library.Library("aten", "IMPL")
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced
-            for name in OVERLOADS:
-                if has_kernel(f"aten::{name}", key):  # a torch built without CUDA has none for some
-                    serve = self._serving(name, torch.library.get_kernel(f"aten::{name}", key))
-                    self._library.impl(name, serve, key, with_keyset=True, allow_override=True)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced
+                for name in OVERLOADS:
+                    if has_kernel(f"aten::{name}", key):  # a torch built without CUDA has none for some
+                        serve = self._serving(name, torch.library.get_kernel(f"aten::{name}", key))
+                        self._library.impl(name, serve, key, with_keyset=True, allow_override=True)
+        except BaseException:
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Puts back what was there."""

@@ -42,8 +42,8 @@ class Enabled:
                 _follow()
 
     def __enter__(self) -> Enabled:
-        self._blocks += 1
         self._begin()
+        self._blocks += 1
         return self
 
     def __exit__(self, *_: object) -> None:
