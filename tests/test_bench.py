@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from bench import catalog, compare, measure, precision, run, table
+from bench.__main__ import arguments
 from bench.catalog import BASELINES, VARIANTS, select, with_baselines
 from bench.data import DATA
 from bench.environment import environment
@@ -114,9 +115,13 @@ def bench(*args: str, module: str = "bench") -> subprocess.CompletedProcess[str]
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-def test_wrong_options(args: list[str], text: str) -> None:
-    done = bench(*args)
-    assert done.returncode == 2 and text in done.stderr
+def test_wrong_options(args: list[str], text: str, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["bench", *args])
+    with pytest.raises(SystemExit) as e:
+        arguments()
+    assert e.value.code == 2 and text in capsys.readouterr().err
 
 
 def test_a_wrong_option_of_compiled() -> None:
