@@ -16,7 +16,7 @@ from .plan import plan
 from .precision import resolved
 from .problem import problem
 
-Lie = tuple[tuple[int, ...], tuple[int, ...]]  # a tensor's shape and strides
+Layout = tuple[tuple[int, ...], tuple[int, ...]]  # a tensor's shape and strides
 
 
 def product(
@@ -89,10 +89,10 @@ def product(
 def _recipe(
     name: str,
     labels: tuple[str, str, str],
-    a: Lie,
-    b: Lie,
-    c: Lie | None,
-    out: Lie | None,
+    a: Layout,
+    b: Layout,
+    c: Layout | None,
+    out: Layout | None,
     alpha: bool,
     beta: bool,
     activation: str | None,
@@ -113,5 +113,5 @@ def _recipe(
     return shape, Execution(plan(p, None if index is None else gpu(index), precision, prepared), p)
 
 
-def _like(t: Lie) -> Tensor:
+def _like(t: Layout) -> Tensor:
     return torch.empty_strided(*t, device="meta")
