@@ -2,8 +2,8 @@
 
     python -m bench.calls [--csv bench/results]
 
-measures functions of this package beside torch's, all with TF32 off, and with --csv writes <gpu>/calls.csv in that
-folder. Needs a CUDA GPU.
+measures functions of this package beside torch's, all with TF32 off and each compared with float64 first, and with
+--csv writes <gpu>/calls.csv in that folder. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from torch.nn import functional
 
 import triton_sgemm
 from triton_sgemm.device import gpu
+from triton_sgemm.errors import first_line
 from triton_sgemm.precision import torch_matmul_precision
+from triton_sgemm.testing import Reference, errors
 
 from . import measure, table
 from .environment import Environment, environment
@@ -36,6 +38,7 @@ ROUNDS = 5
 CALLS = 200  # one after the other, up to five launches each: fewer than the queue holds, or the device is waited for
 REPLAYS = 20
 SAMPLES = 10
+OFF = 1e-5  # relative error, Frobenius, at most: ten times float32's at these sizes, a thirtieth of TF32's
 
 Call = Callable[[], Any]
 
@@ -55,7 +58,13 @@ def ours(precision: str) -> Way:
     return Way(*(partial(function, precision=precision) for function in functions))
 
 
+def exact(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """torch's function in float64; it has no `out`."""
+    return lambda *operands, out=None: function(*(t.double() for t in operands))
+
+
 Product = Callable[[Way, Tensor, Tensor], Tensor]
+EXACT = Way(exact(torch.matmul), exact(torch.bmm), exact(functional.linear))
 WAYS = {"torch": Way(torch.matmul, torch.bmm, functional.linear), "ieee": ours("ieee"), "fp32": ours("fp32")}
 
 
@@ -98,7 +107,7 @@ def gradients(way: Way, n: int, of: Product) -> Call:
 
 def into(way: Way, n: int) -> Call:
     """A product into a tensor that is there."""
-    a, b, out = _random(n, n), _random(n, n), _random(n, n)
+    a, b, out = _random(n, n), _random(n, n), _random(n, n).fill_(float("nan"))
     return lambda: way.matmul(a, b, out=out)
 
 
@@ -173,9 +182,22 @@ class Case:
     measured: Callable[[Call], float]
     made: Callable[[Way, int], Call]
 
-    def one(self, way: str) -> float:
+    def one(self, way: Way) -> float:
         """What is measured of the call by a way."""
-        return self.measured(self.made(WAYS[way], self.n))
+        return self.measured(self.made(way, self.n))
+
+    def wrong(self, way: Way) -> str:
+        """What is wrong with the call's results by a way; "" where nothing is."""
+        results = []
+        for each in (way, EXACT):
+            torch.manual_seed(0)  # the same operands
+            result = self.made(each, self.n)()
+            results.append([t.detach() for t in (result if isinstance(result, tuple) else (result,))])
+        for mine, right in zip(*results, strict=True):
+            off = errors(mine, Reference(right, right.abs(), self.n)).relative
+            if not off <= OFF:
+                return f"off by {off:.1e}, over {OFF:.0e}"
+        return ""
 
 
 CASES = (
@@ -210,19 +232,27 @@ class Row:
     call: str
     n: int
     unit: str
-    by_torch: float
-    by_ieee: float
-    by_fp32: float
+    by_torch: float | None = None
+    by_ieee: float | None = None
+    by_fp32: float | None = None
+    note: str = ""
 
 
 def row(case: Case) -> Row:
-    """Measures a case: medians of ROUNDS, in each of which the ways come in a new order."""
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    """Measures a case: medians of ROUNDS, in each of which the ways come in a new order; nothing where one is wrong."""
+    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    empty = Row(case.call, case.n, case.unit)
     with torch_matmul_precision("ieee"):
-        for _ in range(ROUNDS):
-            for way in random.sample(list(WAYS), len(WAYS)):
-                found[way].append(case.one(way))
-    return Row(case.call, case.n, case.unit, **{f"by_{way}": statistics.median(each) for way, each in found.items()})
+        try:
+            if wrong := [f"{name} is {off}" for name, way in WAYS.items() if (off := case.wrong(way))]:
+                return replace(empty, note=f"wrong: {', '.join(wrong)}")
+            for _ in range(ROUNDS):
+                for name in random.sample(list(WAYS), len(WAYS)):
+                    found[name].append(case.one(WAYS[name]))
+        except Exception as e:  # one case that fails leaves the others their rows
+            return replace(empty, note=f"failed: {first_line(e)}")
+    figures: dict[str, Any] = {f"by_{name}": statistics.median(each) for name, each in found.items()}
+    return replace(empty, **figures)
 
 
 def frame(rows: list[Row], where: Environment) -> pd.DataFrame:
@@ -230,8 +260,8 @@ def frame(rows: list[Row], where: Environment) -> pd.DataFrame:
     return pd.DataFrame(map(asdict, rows)).assign(**asdict(where))
 
 
-def main() -> None:
-    """Measures and prints."""
+def main() -> int:
+    """Measures and prints; 1 where a call was wrong or failed."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.calls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -248,7 +278,8 @@ def main() -> None:
         path = args.csv / gpu(torch.cuda.current_device()).slug / "calls.csv"
         table.save_frame(data, path)
         print(f"\nwritten: {path}")
+    return 1 if any(row.note for row in rows) else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

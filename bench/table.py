@@ -346,7 +346,10 @@ def calls(data: pd.DataFrame) -> str:
         mine = data[f"by_{precision}"]
         columns[precision] = mine.map(_number("{:,.4g}"))
         columns[f"torch / {precision}"] = (data["by_torch"] / mine).map(_number("{:.2f}"))
-    return f"{_markdown(columns)}\n\n{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
+    noted = data[data["note"].notna() & (data["note"] != "")]
+    notes = [f"{row.call}, {row.n:,}, {row.unit}: {row.note}" for row in noted.itertuples()]
+    about = f"{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
+    return "\n\n".join([_markdown(columns), *notes, about])
 
 
 def counted(data: pd.DataFrame) -> str:
