@@ -18,7 +18,7 @@ from .checks import (
     product_shape,
 )
 from .direct import differentiated, on_one_gpu, plain
-from .op import by_torch, gemm
+from .op import by_torch, gemm, shaped
 from .precision import check_precision, resolved
 from .prepare import Prepared
 from .product import product
@@ -83,10 +83,7 @@ def call(
             precision = resolved(precision)
         A, B = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
         C = None if c is None else as_matrices(c, a, b)
-        result = gemm(A, B, C, float(alpha), float(beta), precision)
-        result = (
-            result if result.shape == shape else torch.ops.aten._unsafe_view(result, shape)
-        )  # no view of what nobody has
+        result = shaped(gemm(A, B, C, float(alpha), float(beta), precision), shape)
     elif precision is None:
         result = by_torch(a, b, c, alpha, beta)
     else:

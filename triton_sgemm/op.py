@@ -42,6 +42,11 @@ def gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
     return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
 
 
+def shaped(result: Tensor, shape: Sequence[int]) -> Tensor:
+    """A fresh result in another shape, and no view: a view made without gradients refuses to be written with them."""
+    return result if result.shape == tuple(shape) else torch.ops.aten._unsafe_view(result, shape)
+
+
 def by_torch(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
     """The same by torch.matmul, each step in the tensors' dtype."""
     if alpha == 0:
@@ -157,8 +162,7 @@ def _product_like(
     if summed:
         x = _deepened(x.expand(*batch, *x.shape[-2:]), summed, -1)
         y = _deepened(y.expand(*batch, *y.shape[-2:]), summed, -2)
-    result = gemm(x, y, None, alpha, 0.0, precision)
-    return result if result.shape == tuple(shape) else torch.ops.aten._unsafe_view(result, shape)
+    return shaped(gemm(x, y, None, alpha, 0.0, precision), shape)
 
 
 def _deepened(t: Tensor, summed: list[int], k: int) -> Tensor:
