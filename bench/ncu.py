@@ -32,7 +32,7 @@ STALLS = {
     for reason in (
         "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "barrier", "math_pipe_throttle", "wait",
         "not_selected", "no_instruction", "dispatch_stall", "drain", "membar", "sleeping", "tex_throttle", "imc_miss",
-        "branch_resolve",
+        "branch_resolving", "gmma",
     )
 }  # fmt: skip
 METRICS = (TIME, *SUMS.values(), *OF_THE_LONGEST.values(), *STALLS)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from triton import knobs
 
 from triton_sgemm import prepare, sgemm
 from triton_sgemm.execute import execute
@@ -21,17 +22,25 @@ class Kernel:
     """Stands in for a kernel and for what it compiles to: it keeps the arguments of each start."""
 
     __name__ = "kernel"
+    function, packed_metadata = 7, (1, 2)
     arg_names = ("src", "desc", "alpha", "beta", "dst", "n", "BLOCK")
 
     def __init__(self) -> None:
         self.started: list[tuple[Any, ...]] = []
+        self.by_triton = 0
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def start(*args: Any, **options: Any) -> Kernel:
+        def start(*args: Any, stream: int | None = None, **options: Any) -> Kernel:
             self.started.append((grid[0], *args, *options.values()))
+            self.by_triton += 1
             return self
 
         return start
+
+    def run(self, x: int, y: int, z: int, stream: int, function: int, metadata: Any, *rest: Any) -> None:
+        assert (y, z, stream, function, metadata) == (1, 1, 0, self.function, self.packed_metadata)
+        assert rest[:3] == (None, None, None)  # no hooks, and nothing for them
+        self.started.append((x, *rest[3:]))
 
 
 class Described:
@@ -58,6 +67,23 @@ def test_addresses_and_factors_follow_the_call() -> None:
     assert src == dst_2 == other.data_ptr() and desc_2.base is other
     assert dst == src_2 == desc.base.data_ptr() + 16 and desc.base.nbytes == 64
     assert dst != room.data_ptr() + 16
+
+
+def test_hooks_of_triton_are_called_where_there_are_any(monkeypatch) -> None:
+    kernel = Kernel()
+    a = torch.zeros(8)
+    recorded = Recorded(Launch(kernel, 1, (a, None, 1.0, 1.0, a, 8), {"BLOCK": 32}), [a], CPU)
+    recorded._run([a], 1.0, 0.0)
+    assert kernel.by_triton == 1
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        before = kernel.by_triton
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(knobs.runtime, name), "calls", [print])
+            recorded._run([a], 1.0, 0.0)
+        assert kernel.by_triton == before + 1
+        recorded._run([a], 1.0, 0.0)
+        assert kernel.by_triton == before + 1
+    assert all(started == kernel.started[1] for started in kernel.started[1:])
 
 
 def test_a_view_of_memory_that_two_tensors_share_is_refused() -> None:

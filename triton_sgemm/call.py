@@ -18,7 +18,7 @@ from .checks import (
     product_shape,
 )
 from .direct import differentiated, on_one_gpu, plain
-from .op import by_torch, gemm, shaped
+from .op import by_torch, gemm, recorded, shaped
 from .precision import check_precision, resolved
 from .prepare import Prepared
 from .product import product
@@ -39,27 +39,31 @@ def call(
 ) -> Tensor:
     """activation(alpha * A @ B + beta * C) by `torch.matmul`'s rules, for the public function `name`.
 
-    Float32 CUDA tensors of which nobody takes notice go straight to `product`, all others to the operator, and its
-    result to torch's activation.
+    Float32 CUDA tensors of which nobody takes notice go straight to the kernels, all others to the operator, and what
+    is not `product`'s to torch's activation.
     """
     check_precision(name, precision)
     check_activation(name, activation)
     b, planes, precision = _unpacked(name, b, precision, labels)
     unwatched = plain(a, b, c, out)
-    if unwatched and on_one_gpu(a, b, c, out) and not differentiated(a, b, c, out):
-        return product(
-            name,
-            a,
-            b,
-            alpha=alpha,
-            beta=beta,
-            c=c,
-            out=out,
-            activation=activation,
-            precision=precision,
-            planes=planes,
-            labels=labels,
-        )
+    if unwatched and on_one_gpu(a, b, c, out):
+        if not differentiated(a, b, c, out):
+            return product(
+                name,
+                a,
+                b,
+                alpha=alpha,
+                beta=beta,
+                c=c,
+                out=out,
+                activation=activation,
+                precision=precision,
+                planes=planes,
+                labels=labels,
+            )
+        if out is None and a.ndim > 1 and b.ndim > 1:
+            result = recorded(name, a, b, c, float(alpha), float(beta), resolved(precision), labels)
+            return _activated(result, activation)
 
     a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)
     check_operands(name, **{labels[0]: a, labels[1]: b, labels[2]: c, "out": out})
@@ -91,8 +95,7 @@ def call(
             f"{name}: torch multiplies sparse and nested tensors and takes no precision; leave precision= away, "
             "or pass dense tensors"
         )
-    if activation is not None:
-        result = getattr(torch.nn.functional, activation)(result)
+    result = _activated(result, activation)
     return result if out is None else out.copy_(result)
 
 
@@ -115,6 +118,10 @@ def check_activation(name: str, activation: str | None) -> None:
     if activation is not None and activation not in ACTIVATIONS:
         names = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{name}: activation is {activation!r}; use None or one of {names}")
+
+
+def _activated(result: Tensor, activation: str | None) -> Tensor:
+    return result if activation is None else getattr(torch.nn.functional, activation)(result)
 
 
 def _under_autocast(t: Tensor) -> Tensor:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _has_storage, _is_tracing, _len_torch_dispatch_stack
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 
 def plain(*tensors: Tensor | None) -> bool:
     """Whether these are tensors with memory of their own that no compiler, tracer, mode or transform watches."""
     if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
+        is_compiling()
+        or _is_tracing()
+        or _len_torch_dispatch_stack() > 0
         or forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
+        or _are_functorch_transforms_active()
     ):
         return False
     for t in tensors:
@@ -23,8 +26,8 @@ def plain(*tensors: Tensor | None) -> bool:
             type(t) not in (Tensor, Parameter)
             or t.layout != torch.strided
             or t.is_nested
-            or torch._C._functorch.is_functorch_wrapped_tensor(t)  # of a transform that has ended
-            or not torch._C._has_storage(t)
+            or is_functorch_wrapped_tensor(t)  # of a transform that has ended
+            or not _has_storage(t)
             or t._is_zerotensor()
         ):
             return False
@@ -42,4 +45,8 @@ def on_one_gpu(a: Tensor, *others: Tensor | None) -> bool:
 
 def differentiated(*tensors: Tensor | None) -> bool:
     """Whether autograd records what is computed from these."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from .checks import expand_c, product_shape
+from .checks import LABELS, expand_c, product_shape
 from .direct import differentiated, on_one_gpu, plain
 from .errors import ShapeError
 from .product import product
@@ -37,9 +37,24 @@ def gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
     """The operator; where nothing watches, the kernels at once, which saves the dispatcher's tens of microseconds."""
     if plain(a, b, c) and on_one_gpu(a, b, c):
         if differentiated(a, b, c):
-            return _Direct.apply(a, b, c, alpha, beta, precision)
+            return recorded("gemm", a, b, c, alpha, beta, precision)
         return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
     return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
+
+
+def recorded(
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    alpha: float,
+    beta: float,
+    precision: str | None,
+    labels: tuple[str, str, str] = LABELS,
+) -> Tensor:
+    """The kernels at once, for the public function `name`, where tensors are plain and autograd records the call."""
+    apply = super(torch.autograd.Function, _Direct).apply  # type: ignore[misc]  # torch.func has no part in it
+    return apply(a, b, c, alpha, beta, precision, name, labels)
 
 
 def shaped(result: Tensor, shape: Sequence[int]) -> Tensor:
@@ -174,14 +189,21 @@ def _deepened(t: Tensor, summed: list[int], k: int) -> Tensor:
 
 
 class _Direct(torch.autograd.Function):
-    """The derivative where tensors are plain: no operator is called."""
+    """The derivative where tensors are plain: no operator is called.
+
+    Its forward takes `ctx`: a `setup_context` of its own would cost each call tens of microseconds.
+    """
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
-        return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
+    def forward(ctx: Any, *args: Any) -> Tensor:  # type: ignore[override]
+        a, b, c, alpha, beta, precision, name, labels = args
+        result = product(name, a, b, alpha=alpha, beta=beta, c=c, precision=precision, labels=labels)
+        _setup_context(ctx, args[:6], result)
+        return result
 
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *_backward(ctx, gradient), None, None
 
 
 class _Gemm(torch.autograd.Function):

@@ -75,7 +75,7 @@ def product(
         planes is not None,
     )
     if out is None:
-        result = torch.empty(shape, dtype=torch.float32, device=a.device)
+        result = a.new_empty(shape)
     else:
         check_out(name, out, shape, a, b, None if c is None else c.expand(shape), labels)
         result = out

@@ -2,6 +2,8 @@
 
 To choose kernels, find their arguments and have Triton look up what it compiled takes hundreds of microseconds for a
 chain of launches. For tensors that lie the same way all of that comes to the same, but for addresses and factors.
+Then, of each launch, a third would be spent on what hooks of Triton's may want to know: that is left out while none is
+set.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton import knobs
+from triton.runtime import driver
 
 from .launch import Launch
 
@@ -26,8 +30,9 @@ class Beta(float):
 
 @dataclass(frozen=True)
 class _Step:
-    """One kernel: its launcher, and its arguments with what differs from call to call left open.
+    """One kernel, and its arguments with what differs from call to call left open.
 
+    start         takes the stream and the arguments
     clears        which memory is set to 0 before
     addresses     (argument, which memory, offset in bytes)
     descriptors   (argument, which memory): a TMA descriptor, of memory from its start
@@ -83,7 +88,7 @@ class Recorded:
             elif isinstance(arg, Beta):
                 betas.append(i)
         return _Step(
-            compiled[(launch.programs, 1, 1)],
+            starter(compiled, launch.programs),
             args,
             tuple(self._place(t)[0] for t in launch.clears),
             tuple(addresses),
@@ -121,6 +126,7 @@ class Recorded:
         for size in self.rooms:
             memory.append(torch.empty(size, dtype=torch.int8, device=self.device))
         starts = [0 if t is None else t.data_ptr() for t in memory]
+        stream = driver.active.get_current_stream(self.device.index) if self.device.type == "cuda" else 0
         for step in self.steps:
             for which in step.clears:
                 memory[which].zero_()  # type: ignore[union-attr]
@@ -133,7 +139,27 @@ class Recorded:
                 args[i] = alpha
             for i in step.betas:
                 args[i] = beta
-            step.start(*args)
+            step.start(stream, *args)
+
+
+def starter(compiled: Any, programs: int) -> Callable[..., None]:
+    """What starts a compiled kernel on a stream: the call that Triton's own launcher makes, or that one for hooks."""
+    launcher = compiled[(programs, 1, 1)]
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    hooks = knobs.runtime
+
+    def start(stream: int, *args: Any) -> None:
+        if _is_set(hooks.launch_enter_hook) or _is_set(hooks.launch_exit_hook):
+            launcher(*args, stream=stream)
+        else:
+            run(programs, 1, 1, stream, function, metadata, None, None, None, *args)
+
+    return start
+
+
+def _is_set(hook: Any) -> bool:
+    """Whether anything would be called: a chain of hooks may be empty."""
+    return bool(getattr(hook, "calls", hook))
 
 
 def _based(descriptor: Any, base: Tensor | None) -> Any:
