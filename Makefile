@@ -41,6 +41,9 @@ examples: ## measures the programs of docs/examples.md into bench/results/<gpu> 
 calls: ## what a call costs the host, its gradients, their memory: into bench/results/<gpu> (or CSV=), then tables
 	$(call with,bench) -m bench.calls --csv $(CSV) && "$$py" -m bench.table
 
+choices: ## is what the plan chooses the faster one? into bench/results/<gpu> (or CSV=), then tables
+	$(call with,bench) -m bench.choices --csv $(CSV) && "$$py" -m bench.table
+
 plots: ## draws docs/plots from bench/results (or CSV=); needs no GPU
 	$(call with,plots) -m bench.plots --results $(CSV) $(ARGS)
 
@@ -87,7 +90,7 @@ clean: ## removes what make made here
 	rm -rf .venv .newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help bench results precision examples calls plots report doctor compare compile explain profile table
+.PHONY: help bench results precision examples calls choices plots report doctor compare compile explain profile table
 .PHONY: test test-gpu test-newest lint fmt clean
 
 # sets the shell's $$py to a Python that has all of NEEDS_<target>

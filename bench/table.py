@@ -3,7 +3,7 @@
     python -m bench.table
 
 writes the tables between the markers `<!-- results SUITE GPU -->`, `<!-- precision GPU -->`, `<!-- calls GPU -->`,
-`<!-- profile GPU -->` or `<!-- example NAME GPU -->` and `<!-- end -->` of every Markdown file.
+`<!-- profile GPU -->`, `<!-- choices GPU -->` or `<!-- example NAME GPU -->` and `<!-- end -->` of every Markdown file.
 """
 
 from __future__ import annotations
@@ -371,12 +371,35 @@ def counted(data: pd.DataFrame) -> str:
     return "\n\n".join([*parts, *(f"{row.variant}: {row.note}" for row in noted.itertuples()), f"{origin(data)}; ncu."])
 
 
+def choices(data: pd.DataFrame) -> str:
+    """What the plan chose and what it left, from `python -m bench.choices`, as Markdown."""
+    better = data[["strict_ms", "tensor_ms"]].min(axis=1)
+    taken = data["strict_ms"].where(data["chosen"] == "strict", data["tensor_ms"])
+    columns: dict[str, Any] = {
+        "precision": data["precision"],
+        **{name: data[name].map("{:,}".format) for name in ("batch", "M", "N", "K")},
+        "strict float32": data["strict"],
+        "us": (1e3 * data["strict_ms"]).map(_number("{:,.1f}")),
+        "on tensor cores": data["tensor"],
+        "us ": (1e3 * data["tensor_ms"]).map(_number("{:,.1f}")),
+        "chosen": data["chosen"],
+        "chosen / faster": (taken / better).map(_number("{:.2f}")),
+    }
+    noted = data[data["note"].notna() & (data["note"] != "")]
+    notes = [f"{row.precision}, {row.batch} x {row.M} x {row.N} x {row.K}: {row.note}" for row in noted.itertuples()]
+    off = int((taken / better > 1.05).sum())
+    verdict = f"The slower one was chosen, by more than 5 %, in {off} of {len(data)} cases."
+    about = f"{verdict} {origin(data)}; medians, N(0,1)."
+    return "\n\n".join([_markdown(columns), *notes, about])
+
+
 def stalls(row: pd.Series) -> str:
     """The reasons of a row of profile.csv for which warps wait, with their shares."""
     found = [(row[f"stall_{i}"], row[f"stall_{i}_pct"]) for i in (1, 2, 3)]
     return ", ".join(f"{reason} {share:.1f} %" for reason, share in found if pd.notna(reason))
 
 
+OF_A_FILE = {"precision": accuracy, "calls": calls, "profile": counted, "choices": choices}  # and of a command of make
 EXAMPLES = {"transformer": transformer, "orthogonalise": orthogonalise}  # of the folder examples, by file
 
 
@@ -395,15 +418,11 @@ def filled(markdown: str) -> str:
             body = rendered(names[0], gpu)
         elif kind == "example":
             body = _if_measured(EXAMPLES[names[0]], RESULTS / gpu / f"example_{names[0]}.csv", "make examples")
-        elif kind == "calls":
-            body = _if_measured(calls, RESULTS / gpu / "calls.csv", "make calls")
-        elif kind == "profile":
-            body = _if_measured(counted, RESULTS / gpu / "profile.csv", "make profile")
         else:
-            body = accuracy(read(RESULTS / gpu / "precision.csv"))
+            body = _if_measured(OF_A_FILE[kind], RESULTS / gpu / f"{kind}.csv", f"make {kind}")
         return f"{start}\n{body}\n\n{end}"
 
-    markers = r"(<!-- ((?:results|example) \S+|precision|calls|profile) (\S+) -->\n).*?(<!-- end -->)"
+    markers = rf"(<!-- ((?:results|example) \S+|{'|'.join(OF_A_FILE)}) (\S+) -->\n).*?(<!-- end -->)"
     return re.sub(markers, anew, markdown, flags=re.DOTALL)
 
 

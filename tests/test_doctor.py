@@ -149,7 +149,8 @@ def test_a_size_that_takes_too_long_is_left_out(monkeypatch) -> None:
 def test_on_a_gpu() -> None:
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert torch.cuda.get_device_name() in done.stdout and "All is well." in done.stdout
+    assert torch.cuda.get_device_name() in done.stdout
+    assert "All is well." in done.stdout or "What was checked is well." in done.stdout  # where compilers were slow
     assert "4096 x 4096 x 4096" in done.stdout and "us predicted" in done.stdout
     assert "\n  2048 " in done.stdout and "cuBLAS TF32" in done.stdout
     assert "Milliseconds" not in run("--quick", "--device", "0").stdout

@@ -175,7 +175,7 @@ def test_tensors_at_odd_addresses_and_at_the_end_of_their_memory() -> None:
 def test_a_graph_captures_what_was_called_before_and_nothing_else() -> None:
     a, out = torch.randn(96, 160, device="cuda"), torch.empty(96, 96, device="cuda")
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), pytest.raises(RuntimeError, match="call it once before"):
+    with torch.cuda.graph(graph), pytest.raises(RuntimeError, match="run it once before"):
         product("matmul", a, a.mT, out=out)
     product("matmul", a, a.mT, out=out)
     graph = torch.cuda.CUDAGraph()

@@ -194,7 +194,7 @@ def test_what_goes_straight_to_the_kernels(monkeypatch) -> None:
     x.register_hook(lambda gradient: watched.append(is_plain(gradient)))
     torch.autograd.grad(x.sum(), x, torch.ones(3), is_grads_batched=True)  # in batches, which have no memory
     assert watched == [False] and not is_plain(torch._efficientzerotensor((4, 4)))
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr("triton_sgemm.direct.is_compiling", lambda: True)
     assert not is_plain(plain)
 
 
@@ -211,9 +211,10 @@ def test_which_calls_reach_the_kernels_without_the_operator(monkeypatch) -> None
     w = x.clone().requires_grad_()
     with torch.no_grad():
         assert not matmul(w, x).requires_grad and straight[3:] == ["matmul"]
-    assert matmul(w, x).requires_grad and straight[4:] == ["gemm"]
+    assert matmul(w, x).requires_grad and straight[4:] == ["matmul"]
     matmul(w, x).sum().backward()
-    assert straight[5:] == ["gemm", "gemm"]
+    assert straight[5:] == ["matmul", "gemm"]  # forward, and the one gradient that is needed
+    assert linear(w, x, activation="relu").requires_grad and straight[7:] == ["linear"]
 
 
 def test_an_output_overwritten_changes_its_version(device: str) -> None:

@@ -83,6 +83,7 @@ def _elsewhere(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float
 def _on_cuda(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str | None) -> Tensor:
     if a.dtype != torch.float32:
         return _elsewhere(a, b, c, alpha, beta, precision)
+    _check_matrices(a, b)
     return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
 
 
@@ -97,11 +98,15 @@ torch.library.register_autocast(NAME, "cuda", torch.float32)
 torch.library.register_autocast(NAME, "cpu", torch.float32)
 
 
-def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
+def _check_matrices(a: Tensor, b: Tensor) -> None:
     if a.ndim < 2 or b.ndim < 2:
         raise ShapeError(
             f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; need matrices: t[None, :], t[:, None]"
         )
+
+
+def _shape(a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, ...]:
+    _check_matrices(a, b)
     shape = product_shape("gemm", a, b)[0]
     if c is not None:
         expand_c("gemm", c, shape)

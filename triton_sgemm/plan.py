@@ -11,7 +11,7 @@ Tensor cores (precision "fp32" and "tf32") are modelled more simply, by what a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -145,6 +145,13 @@ class Shape:
     a: Operand
     b: Operand
 
+    @classmethod
+    def of(cls, p: Problem) -> Shape:
+        """That of a problem."""
+        (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
+        a, b = Operand.of(p.M, am, ak, p.a_strides[:-2]), Operand.of(p.N, bn, bk, p.b_strides[:-2])
+        return cls(p.batches, p.M, p.N, p.K, a, b)
+
     def transposed(self) -> Shape:
         """That of C' = B' @ A'."""
         return Shape(self.batches, self.N, self.M, self.K, self.b, self.a)
@@ -155,10 +162,7 @@ def plan(problem: Problem, gpu: Gpu | None, precision: str = "ieee", prepared: b
 
     "ieee" may serve any precision; "fp32" and "tf32" may be served by tensor cores. `prepared`: B is split already.
     """
-    p = problem
-    (am, ak), (bk, bn) = p.a_strides[-2:], p.b_strides[-2:]
-    a, b = Operand.of(p.M, am, ak, p.a_strides[:-2]), Operand.of(p.N, bn, bk, p.b_strides[:-2])
-    return _plan(Shape(p.batches, p.M, p.N, p.K, a, b), gpu, precision, prepared)
+    return _plan(Shape.of(problem), gpu, precision, prepared)
 
 
 @lru_cache(4096)
@@ -166,9 +170,13 @@ def _plan(shape: Shape, gpu: Gpu | None, precision: str, prepared: bool) -> Plan
     if gpu is None:
         tile = next((t for t in dot.TILES if t.BLOCK_M <= shape.M and t.BLOCK_N <= shape.N), dot.TILES[-1])
         return Plan(tile, "the largest tile of dot that the output fills: Triton's interpreter", shape.K)
-    ways = (*candidates(shape, gpu), *on_tensor_cores(shape, gpu, precision, prepared))
-    us, best = min(ways, key=lambda way: way[0])
-    return replace(best, why=f"{us:,.0f} us predicted: {best.why}")
+    return best((*candidates(shape, gpu), *on_tensor_cores(shape, gpu, precision, prepared)))
+
+
+def best(ways: Iterable[tuple[float, Plan]]) -> Plan:
+    """The fastest of some plans, by the microseconds before them."""
+    us, fastest = min(ways, key=lambda way: way[0])
+    return replace(fastest, why=f"{us:,.0f} us predicted: {fastest.why}")
 
 
 def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Iterator[tuple[float, Plan]]:
