@@ -368,7 +368,8 @@ def counted(data: pd.DataFrame) -> str:
         }
         parts.append(f"**M = {M:,}, N = {N:,}, K = {K:,}**\n\n{_markdown(columns, last='left')}")
     noted = data[data["note"].notna() & (data["note"] != "")]
-    return "\n\n".join([*parts, *(f"{row.variant}: {row.note}" for row in noted.itertuples()), f"{origin(data)}; ncu."])
+    notes = [f"{', '.join(rows['variant'])}: {note}" for note, rows in noted.groupby("note", sort=False)]
+    return "\n\n".join([*parts, *notes, f"{origin(data)}; ncu."])
 
 
 def choices(data: pd.DataFrame) -> str:

@@ -313,3 +313,17 @@ def test_the_table_in_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == ["smem_tiling_cuda", "2.5", "200", "", "97.2 %", "", "", "mio_throttle 61.0 %"]
     assert "\n\ncublas: failed: why\n\n" in text and "nan" not in text and text.count("2026-12-01") == 1
+
+
+def test_the_chapters_stall_story_holds_in_the_committed_results() -> None:
+    """What docs/ladder.md says of the H200: the queue of global loads comes first, then that of shared memory."""
+    rows = table.read(table.RESULTS / "nvidia-h200" / "profile.csv").set_index("variant")
+    assert set(profile.DEFAULT) <= set(rows.index)
+    assert rows.loc["naive_cuda", "stall_1"] == rows.loc["coalesced_cuda", "stall_1"] == "lg_throttle"
+    assert rows.loc["smem_tiling_cuda", "stall_1"] == rows.loc["smem_tiling_triton", "stall_1"] == "mio_throttle"
+    assert "lg_throttle" not in rows.loc["smem_tiling_cuda", ["stall_1", "stall_2", "stall_3"]].tolist()
+    assert rows.loc["coalesced_gluon", "stall_1"] == "long_scoreboard"
+    assert rows.loc["smem_tiling_cuda", "fma_pct"] < rows.loc["coalesced_cuda", "fma_pct"]
+    for name in ("async_ring_cuda", "cublas"):
+        assert rows.loc[name, "stall_1"] == "not_selected" and rows.loc[name, "stall_1_pct"] > 50
+    assert rows[["fma_pct", "tensor_pct", "stall_1", "stall_2", "stall_3"]].notna().all(axis=None)
