@@ -271,12 +271,14 @@ def main() -> int:
         parser.error("there is no CUDA GPU, whose calls are measured")
     where = environment()
     print(where.header(), end="\n\n")
-    rows = [row(case) for case in track(CASES, "measuring", console=Console(stderr=True), transient=True)]
-    data = frame(rows, where)
-    print(table.calls(data))
-    if args.csv:
-        path = args.csv / gpu(torch.cuda.current_device()).slug / "calls.csv"
-        table.save_frame(data, path)
+    path = args.csv / gpu(torch.cuda.current_device()).slug / "calls.csv" if args.csv else None
+    rows: list[Row] = []
+    for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
+        rows.append(row(case))
+        if path:
+            table.save_frame(frame(rows, where), path)  # what an interrupted run has
+    print(table.calls(frame(rows, where)))
+    if path:
         print(f"\nwritten: {path}")
     return 1 if any(row.note for row in rows) else 0
 

@@ -132,18 +132,16 @@ def main() -> int:
     card = gpu(torch.cuda.current_device())
     where = environment()
     print(where.header(), end="\n\n")
-    found = [
-        row
-        for case in track(CASES, "measuring", console=Console(stderr=True), transient=True)
-        for row in rows(case, card)
-    ]
+    path = args.csv / card.slug / "choices.csv" if args.csv else None
+    found: list[Row] = []
+    for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
+        found += rows(case, card)
+        if path and found:
+            table.save_frame(frame(found, where), path)  # what an interrupted run has
     if not found:
         parser.error(f'on {card.name} "fp32" and "tf32" are always done in strict float32: there is nothing to choose')
-    data = frame(found, where)
-    print(table.choices(data))
-    if args.csv:
-        path = args.csv / card.slug / "choices.csv"
-        table.save_frame(data, path)
+    print(table.choices(frame(found, where)))
+    if path:
         print(f"\nwritten: {path}")
     return 1 if any(row.note for row in found) else 0
 

@@ -566,11 +566,13 @@ def test_what_was_compiled_before_follows_too(ran) -> None:
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ was not found, which compiles C++ wrappers")
 def test_a_cpp_wrapper_which_calls_torch_past_the_dispatcher_follows(ran) -> None:
+    from torch._inductor import config
+
     layer = torch.nn.Linear(24, 8)
     inputs = (f32(5, 24), *layer.parameters())
     compiled = torch.compile(layer, fullgraph=True)
     # an option of torch.compile would be gone when the backward is compiled (pytorch/pytorch#178845)
-    with torch._inductor.config.patch(cpp_wrapper=True):
+    with config.patch(cpp_wrapper=True):
         with enable():
             step(compiled, inputs)  # compiled, and perhaps tuned
             ran.clear()
