@@ -86,6 +86,13 @@ SECTIONS = (
         ("errors",),
         table.accuracy,
     ),
+    Section(
+        "choices",
+        "What the plan chooses",
+        "The best it knows in strict float32 beside the best it knows on tensor cores, where the two come close.",
+        (),
+        table.choices,
+    ),
     Section("calls", "What a call costs", "The host's time, gradients, their memory.", (), table.calls),
     Section("example_transformer", "A training step", "Whole models, by what multiplies.", (), table.transformer),
     Section("example_orthogonalise", "Orthogonalisation", "An iteration of products.", (), table.orthogonalise),
