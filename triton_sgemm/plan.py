@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from .algorithms import dot, fma, rows, tensor_core
 from .algorithms._gluon import available
+from .algorithms.parts import OUTPUTS
 from .device import ARCHS, Gpu
 from .launch import cdiv
 from .problem import Problem
@@ -104,6 +105,7 @@ MEASURED = ("NVIDIA H200",)
 AROUND_US = 8.0  # the launches before and after tensor_core's own
 LAUNCH_US = 0.8
 STEP_US = 3.0  # a launch more: to move an operand, to add parts
+PART_US = 0.03  # each part, while not every SM has outputs to add: the loads of one program wait for each other
 BYTES_PER_US_AND_SM = 4.1e6 / 132
 STEP_BYTES_PER_US_AND_SM = 3.7e6 / 132
 FEW_FILLED = 2.5  # programs of `rows` an SM that keep the memory busy
@@ -196,7 +198,7 @@ def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Itera
             turns, depth = cdiv(outputs * parts, gpu.sms), s.K // parts
             us = before_us + max(turns * (pace.start_us + pace.us_per_1000 * depth / 1000), _memory_us(s, gpu))
             if parts > 1:
-                us = CUT * (us + _step_us(parts * s.M * s.N, s, gpu))
+                us = CUT * (us + _parts_us(parts, s, gpu))
             why = f"{turns} tiles on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
             yield us, Plan(tile, why, depth)
 
@@ -233,7 +235,7 @@ def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
                     us, per_sm, parts = _program_us(s, tile, depth, gpu)
                     total = LAUNCH_US + max(us * slower, _memory_us(s, gpu)) + step_us
                     if parts > 1:
-                        total = CUT * (total + _step_us(parts * s.M * s.N, s, gpu))
+                        total = CUT * (total + _parts_us(parts, s, gpu))
                     why = f"{per_sm} programs on an SM" + (f", K cut into {parts} parts" if parts > 1 else "")
                     yield total, Plan(tile, why, depth, turned, relay)
 
@@ -270,3 +272,9 @@ def _memory_us(s: Shape, gpu: Gpu) -> float:
 def _step_us(elements: int, s: Shape, gpu: Gpu) -> float:
     """A launch that reads and writes so many elements a product; 0 for none."""
     return STEP_US + 8 * s.batches * elements / (STEP_BYTES_PER_US_AND_SM * gpu.sms) if elements else 0.0
+
+
+def _parts_us(parts: int, s: Shape, gpu: Gpu) -> float:
+    """The launch that adds the parts of each product."""
+    few = s.batches * s.M * s.N <= OUTPUTS * gpu.sms
+    return _step_us(parts * s.M * s.N, s, gpu) + (PART_US * parts if few else 0.0)

@@ -55,7 +55,8 @@ def parts_kernel(
     tl.store(out_ptr + row * stride_om + col * stride_on, activated(acc, ACTIVATION), mask=inside)
 
 
-BLOCK = {"BLOCK": 128, "PARTS": 16, "num_warps": 4}
+OUTPUTS = 128  # of a program
+BLOCK = {"BLOCK": OUTPUTS, "PARTS": 16, "num_warps": 4}
 
 
 def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor, before: Launch) -> Launch:
@@ -66,6 +67,6 @@ def launch(p: Problem, parts: Tensor, c: Tensor | None, out: Tensor, before: Lau
         p.M, p.N, p.alpha, p.beta, parts.shape[0], p.batch[::-1], c_strides[-3::-1], p.out_strides[-3::-1],
         *c_strides[-2:], *p.out_strides[-2:], parts.stride(0),
     )  # fmt: skip
-    programs = p.batches * cdiv(p.M * p.N, BLOCK["BLOCK"])
+    programs = p.batches * cdiv(p.M * p.N, OUTPUTS)
     options = {"HAS_C": p.c_strides is not None, "ACTIVATION": p.activation, **BLOCK}
     return Launch(parts_kernel, programs, args, options, (before,))
