@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from bench.catalog import VARIANTS
+from bench.measure import Operands
+from bench.suites import Case
 from triton_sgemm import prepare, sgemm
 from triton_sgemm.execute import execute
 from triton_sgemm.launch import Launch
@@ -84,6 +87,25 @@ def test_hooks_of_triton_are_called_where_there_are_any(monkeypatch) -> None:
         recorded._run([a], 1.0, 0.0)
         assert kernel.by_triton == before + 1
     assert all(started == kernel.started[1] for started in kernel.started[1:])
+
+
+@pytest.mark.parametrize("case", [Case(128, 128, 256), Case(96, 160, 256, layout="TT"), Case(64, 64, 128, 3)], ids=str)
+def test_the_bench_replays_every_variants_launches(case: Case, monkeypatch) -> None:
+    """On operands that only look as if they were on a GPU, with kernels that do nothing."""
+    kernels: list[Kernel] = []
+    monkeypatch.setattr(Launch, "start", lambda launch, device: kernels.append(Kernel()) or kernels[-1])
+    x = Operands.random(case, "cpu")
+    variants = [v for v in VARIANTS.values() if v.launch and not v.why_not(x.problem)]
+    assert variants
+    for v in variants:
+        kernels.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Operands, "on_gpu", True)
+            call = x.ready(v)
+        call.func.__self__._run(*call.args)  # without torch.cuda's current device
+        started = [arg for kernel in kernels for one in kernel.started for arg in one]
+        assert kernels and not any(isinstance(arg, Tensor) for arg in started), v.name
+        assert {t.data_ptr() for t in (x.a, x.b, x.out)} <= {arg for arg in started if isinstance(arg, int)}, v.name
 
 
 def test_a_view_of_memory_that_two_tensors_share_is_refused() -> None:
