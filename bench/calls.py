@@ -276,9 +276,10 @@ def main() -> int:
     for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
         rows.append(row(case))
         if path:
-            table.save_frame(frame(rows, where), path)  # what an interrupted run has
+            table.save_frame(frame(rows, where), path.with_suffix(".part.csv"))  # what an interrupted run has
     print(table.calls(frame(rows, where)))
     if path:
+        path.with_suffix(".part.csv").replace(path)
         print(f"\nwritten: {path}")
     return 1 if any(row.note for row in rows) else 0
 

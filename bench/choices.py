@@ -25,6 +25,7 @@ from triton_sgemm.errors import first_line
 from triton_sgemm.execute import Execution
 from triton_sgemm.plan import Plan, Shape, best, on_tensor_cores, plan
 from triton_sgemm.problem import Problem
+from triton_sgemm.testing import Reference
 from triton_sgemm.variants import Precision, Variant
 
 from . import measure, table
@@ -88,6 +89,7 @@ def title(chosen: Plan, K: int) -> str:
 def rows(case: Case, card: Gpu) -> Iterator[Row]:
     """Both ways of a case, in each precision that tensor cores can serve."""
     x = measure.Operands.random(case, "cuda")
+    expected = measure.expectation(x)
     for precision in PRECISIONS:
         found = pair(x.problem, card, precision)
         if not found:
@@ -95,20 +97,16 @@ def rows(case: Case, card: Gpu) -> Iterator[Row]:
         strict, tensor = (title(each, case.K) for each in found)
         chosen = KINDS[found.index(plan(x.problem, card, precision))]
         row = Row(precision, case.batch, case.M, case.N, case.K, strict, tensor, chosen)
-        yield replace(row, **figures(case, x, found, precision, card))
+        ways = [variant(kind, each, x.problem, precision) for kind, each in zip(KINDS, found, strict=True)]
+        yield replace(row, **figures(case, x, expected, ways, card))
 
 
-def figures(
-    case: Case, x: measure.Operands, plans: tuple[Plan, Plan], precision: Precision, card: Gpu
-) -> dict[str, Any]:
-    """The times of both plans; a note in their place where one is wrong or fails."""
-    ways = [variant(kind, each, x.problem, precision) for kind, each in zip(KINDS, plans, strict=True)]
+def figures(case: Case, x: measure.Operands, expected: Reference, ways: list[Variant], card: Gpu) -> dict[str, Any]:
+    """The times of both ways; a note in their place where one is wrong or fails."""
     try:
-        expected = measure.expectation(x)
         for way in ways:
             if wrong := measure.verify(way, x, expected)[1]:
                 return {"note": f"{way.name}: {wrong}"}
-        del expected
         times = measure.time_all(ways, x, case, card, lambda: None, EFFORT)
     except Exception as e:  # one case that fails leaves the others their rows
         return {"note": f"failed: {first_line(e)}"}
@@ -137,11 +135,12 @@ def main() -> int:
     for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
         found += rows(case, card)
         if path and found:
-            table.save_frame(frame(found, where), path)  # what an interrupted run has
+            table.save_frame(frame(found, where), path.with_suffix(".part.csv"))  # what an interrupted run has
     if not found:
         parser.error(f'on {card.name} "fp32" and "tf32" are always done in strict float32: there is nothing to choose')
     print(table.choices(frame(found, where)))
     if path:
+        path.with_suffix(".part.csv").replace(path)
         print(f"\nwritten: {path}")
     return 1 if any(row.note for row in found) else 0
 

@@ -388,8 +388,9 @@ def choices(data: pd.DataFrame) -> str:
     }
     noted = data[data["note"].notna() & (data["note"] != "")]
     notes = [f"{row.precision}, {row.batch} x {row.M} x {row.N} x {row.K}: {row.note}" for row in noted.itertuples()]
-    off = int((taken / better > 1.05).sum())
-    verdict = f"The slower one was chosen, by more than 5 %, in {off} of {len(data)} cases."
+    measured = data["strict_ms"].notna() & data["tensor_ms"].notna()
+    off = int((taken / better)[measured].gt(1.05).sum())
+    verdict = f"The slower one was chosen, by more than 5 %, in {off} of {int(measured.sum())} rows."
     about = f"{verdict} {origin(data)}; medians, N(0,1)."
     return "\n\n".join([_markdown(columns), *notes, about])
 

@@ -58,9 +58,9 @@ def test_a_plan_that_is_wrong_has_no_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(choices.Execution, "run", run)
     monkeypatch.setattr(measure, "time_all", lambda *args: pytest.fail("timed"))
-    pair = choices.pair(squares(4096), H200, "fp32")
-    assert pair
-    assert choices.figures(case, x, pair, "fp32", H200)["note"].startswith("strict: wrong: max error")
+    way = choices.variant("strict", plan(squares(4096), H200), x.problem, "fp32")
+    found = choices.figures(case, x, measure.expectation(x), [way], H200)
+    assert str(found["note"]).startswith("strict: wrong: max error")
 
 
 def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == ["fp32", "1", "64", "64", "4,096", "dot_x, 4 parts", "10.0", "fp16x3_y", "20.0", "strict", "1.00"]
     assert second[-1] == "1.25" and third[-5:] == ["", "fp16x1_y", "", "tensor", ""]
     assert "\n\ntf32, 1 x 64 x 64 x 64: strict: wrong: max error\n\n" in text and "nan" not in text
-    assert "The slower one was chosen, by more than 5 %, in 1 of 3 cases." in text
+    assert "The slower one was chosen, by more than 5 %, in 1 of 2 rows." in text
 
 
 def test_without_a_gpu() -> None:

@@ -211,6 +211,27 @@ def test_backward_copies_nothing_and_gradients_lie_as_their_operands() -> None:
         assert all(t.grad.stride() == t.stride() for t in inputs)
 
 
+class Nothing(torch.autograd.Function):
+    """A step whose gradient is undefined."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+def test_an_undefined_gradient_stays_one_and_computes_nothing() -> None:
+    a, b = f32(3, 4), f32(4, 5)
+    for product_of in (matmul, torch.matmul):
+        result = Nothing.apply(product_of(a, b)).sum()
+        with Calls() as calls:
+            assert torch.autograd.grad(result, (a, b), allow_unused=True) == (None, None)
+        assert not calls.gemms
+
+
 def test_a_shared_operand_and_batch_are_summed_by_the_product() -> None:
     x, w = f32(6, 3, 4), f32(4, 5)
     y = matmul(x, w)

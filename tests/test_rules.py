@@ -31,6 +31,7 @@ from triton_sgemm import (
 from triton_sgemm import call as calling
 from triton_sgemm import op as operator
 from triton_sgemm.device import Gpu
+from triton_sgemm.direct import differentiated
 from triton_sgemm.direct import plain as is_plain
 from triton_sgemm.launch import Launch
 from triton_sgemm.plan import Plan, plan
@@ -196,6 +197,15 @@ def test_what_goes_straight_to_the_kernels(monkeypatch) -> None:
     assert watched == [False] and not is_plain(torch._efficientzerotensor((4, 4)))
     monkeypatch.setattr("triton_sgemm.direct.is_compiling", lambda: True)
     assert not is_plain(plain)
+
+
+def test_what_autograd_records() -> None:
+    x, w = torch.empty(4, 4), torch.empty(4, 4, requires_grad=True)
+    assert differentiated(x, w, None) and not differentiated(x, None)
+    with torch.no_grad():
+        assert not differentiated(w)
+    with torch.inference_mode(), torch.enable_grad():
+        assert not differentiated(w)
 
 
 def test_which_calls_reach_the_kernels_without_the_operator(monkeypatch) -> None:

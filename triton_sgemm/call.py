@@ -18,7 +18,7 @@ from .checks import (
     product_shape,
 )
 from .direct import differentiated, on_one_gpu, plain
-from .op import by_torch, gemm, recorded, shaped
+from .op import by_torch, gemm, shaped, with_gradients
 from .precision import check_precision, resolved
 from .prepare import Prepared
 from .product import product
@@ -62,7 +62,7 @@ def call(
                 labels=labels,
             )
         if out is None and a.ndim > 1 and b.ndim > 1:
-            result = recorded(name, a, b, c, float(alpha), float(beta), resolved(precision), labels)
+            result = with_gradients(name, a, b, c, float(alpha), float(beta), resolved(precision), labels)
             return _activated(result, activation)
 
     a, b, c = _under_autocast(a), _under_autocast(b), None if c is None else _under_autocast(c)

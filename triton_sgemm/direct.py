@@ -48,5 +48,5 @@ def differentiated(*tensors: Tensor | None) -> bool:
     if torch.is_grad_enabled():
         for t in tensors:
             if t is not None and t.requires_grad:
-                return True
+                return not torch.is_inference_mode_enabled()
     return False

@@ -37,12 +37,12 @@ def gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
     """The operator; where nothing watches, the kernels at once, which saves the dispatcher's tens of microseconds."""
     if plain(a, b, c) and on_one_gpu(a, b, c):
         if differentiated(a, b, c):
-            return recorded("gemm", a, b, c, alpha, beta, precision)
+            return with_gradients("gemm", a, b, c, alpha, beta, precision)
         return product("gemm", a, b, alpha=alpha, beta=beta, c=c, precision=precision)
     return torch.ops.triton_sgemm.gemm(a, b, c, alpha, beta, precision)
 
 
-def recorded(
+def with_gradients(
     name: str,
     a: Tensor,
     b: Tensor,
@@ -148,9 +148,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.by_columns = _by_columns(a), _by_columns(b)
     a_needs, b_needs = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if b_needs else None, b if a_needs else None)
+    ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 6
     a, b = ctx.saved_tensors
     a_needs, b_needs, c_needs = ctx.needs_input_grad[:3]
     of_a = of_b = of_c = None
@@ -207,7 +210,7 @@ class _Direct(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         return *_backward(ctx, gradient), None, None
 
 
@@ -236,7 +239,7 @@ class _Gemm(torch.autograd.Function):
         ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         return *_backward(ctx, gradient), None, None
 
     @staticmethod

@@ -159,7 +159,7 @@ def starter(compiled: Any, programs: int) -> Callable[..., None]:
 
 def _is_set(hook: Any) -> bool:
     """Whether anything would be called: a chain of hooks may be empty."""
-    return bool(getattr(hook, "calls", hook))
+    return hook is not None and getattr(hook, "calls", None) != []
 
 
 def _based(descriptor: Any, base: Tensor | None) -> Any:
