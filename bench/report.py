@@ -55,7 +55,8 @@ SECTIONS = (
     Section(
         "chapter",
         "The chapter, measured",
-        "Each rung in raw CUDA and in Triton or Gluon; fma_* and dot_* are what matmul(precision=ieee) chooses among.",
+        "Each rung in raw CUDA and in Triton or Gluon; fma_* and dot_* are what matmul(precision=ieee) chooses among, "
+        "beside a kernel for a few columns.",
         ("ladder",),
     ),
     Section(

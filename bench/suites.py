@@ -68,11 +68,13 @@ class Case:
         ArgumentTypeError for anything else.
         """
         shape, *suffixes = text.split(":")
-        layout, data = (*suffixes, *("NN", "normal")[len(suffixes) :]) if len(suffixes) <= 2 else ("", "")
+        if len(suffixes) > 2:
+            raise ArgumentTypeError(f"size {text!r}: {1 + len(suffixes)} fields; need SHAPE[:LAYOUT[:DATA]]")
+        layout, data = (*suffixes, *("NN", "normal")[len(suffixes) :])
         match = WRITTEN.fullmatch(shape.lower())
         if not match or 0 in (sizes := [int(n) for n in match.groups() if n]):
             raise ArgumentTypeError(
-                f"size {text!r}: need a number such as 4096, or MxNxK such as 512x1024x64, or BATCHxMxNxK"
+                f"size {text!r}: need a number from 1 on such as 4096, or MxNxK such as 512x1024x64, or BATCHxMxNxK"
             )
         if layout not in LAYOUTS:
             raise ArgumentTypeError(f"size {text!r}: the layout is one of {', '.join(LAYOUTS)}")

@@ -368,7 +368,7 @@ def counted(data: pd.DataFrame) -> str:
         }
         parts.append(f"**M = {M:,}, N = {N:,}, K = {K:,}**\n\n{_markdown(columns, last='left')}")
     noted = data[data["note"].notna() & (data["note"] != "")]
-    notes = [f"{', '.join(rows['variant'])}: {note}" for note, rows in noted.groupby("note", sort=False)]
+    notes = [f"{_named(list(rows['variant']), len(data))}: {note}" for note, rows in noted.groupby("note", sort=False)]
     return "\n\n".join([*parts, *notes, f"{origin(data)}; ncu."])
 
 
@@ -393,6 +393,10 @@ def choices(data: pd.DataFrame) -> str:
     verdict = f"The slower one was chosen, by more than 5 %, in {off} of {int(measured.sum())} rows."
     about = f"{verdict} {origin(data)}; medians, N(0,1)."
     return "\n\n".join([_markdown(columns), *notes, about])
+
+
+def _named(variants: list[str], of: int) -> str:
+    return ", ".join(variants) if len(variants) <= 5 else f"{len(variants)} of {of} rows, {variants[0]} among them"
 
 
 def stalls(row: pd.Series) -> str:

@@ -105,8 +105,9 @@ def bench(*args: str, module: str = "bench") -> subprocess.CompletedProcess[str]
     ("args", "text"),
     [
         (["--variants", "nope*"], "no variant is called 'nope*'; there are cublas"),
-        (["--sizes", "12x"], "size '12x': need a number such as 4096, or MxNxK"),
-        (["--sizes", "0"], "size '0': need a number such as 4096"),
+        (["--sizes", "12x"], "size '12x': need a number from 1 on such as 4096, or MxNxK"),
+        (["--sizes", "64:NN:relu:x"], "size '64:NN:relu:x': 4 fields; need SHAPE[:LAYOUT[:DATA]]"),
+        (["--sizes", "0"], "size '0': need a number from 1 on such as 4096"),
         (["--sizes", "64:NX"], "size '64:NX': the layout is one of NN, NT, TN, TT, ld+1, offset1"),
         (["--sizes", "64:NN:x"], "size '64:NN:x': the data is one of normal, "),
         (["--suite", "nope"], "invalid choice: 'nope'"),
@@ -210,13 +211,15 @@ def test_sizes() -> None:
     assert Case.parse("5x1X2x3") == Case(1, 2, 3, batch=5) and Case.parse("1x64x64x64") == Case(64, 64, 64)
     assert Case.parse("1x2x3:ld+1") == Case(1, 2, 3, layout="ld+1")
     for text in ("", "1x2", "-4", "1x2x3x4x5", "axbxc", "0x1x2x3", "4x", ":NN"):
-        with pytest.raises(ArgumentTypeError, match="need a number such as 4096"):
+        with pytest.raises(ArgumentTypeError, match="need a number from 1 on such as 4096"):
             Case.parse(text)
     assert Case.parse("4:NN:relu") == Case(4, 4, 4, data="relu") and Case.parse("4:TN:normal") == Case(4, 4, 4, 1, "TN")
     assert str(Case(4, 4, 4, data="relu")) == "4:NN:relu" and Case(4, 4, 4, data="relu").title.endswith(", data relu")
     with pytest.raises(ArgumentTypeError, match="the data is one of normal,"):
         Case.parse("4:NN:nothing")
-    for text in ("4:", "4:nn", "4:NNN", "4::relu", "4:relu", "4:NN:relu:NN"):
+    with pytest.raises(ArgumentTypeError, match="4 fields; need SHAPE"):
+        Case.parse("4:NN:relu:NN")
+    for text in ("4:", "4:nn", "4:NNN", "4::relu", "4:relu"):
         with pytest.raises(ArgumentTypeError, match="the layout is one of NN, NT"):
             Case.parse(text)
     assert [Case.parse(str(case)) for case in EVERY_CASE] == EVERY_CASE

@@ -89,6 +89,13 @@ def test_prepare_without_a_gpu_is_the_operand_itself() -> None:
         matmul(a, once)
 
 
+def test_what_was_prepared_is_shown_without_its_elements() -> None:
+    once = prepare(torch.randn(3, 4), "ieee")
+    assert repr(once) == "Prepared((3, 4), torch.float32, cpu, 'ieee', as it is)"
+    with pytest.raises(TypeError, match="b is prepared already"):
+        prepare(once)
+
+
 def test_wrong_calls_of_prepare() -> None:
     with pytest.raises(TypeError, match=r"prepare: b is of type list; need a torch\.Tensor"):
         prepare([[1.0]])

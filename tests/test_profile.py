@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -220,7 +221,7 @@ def test_rows_that_are_not_measured_anew_stay(monkeypatch, fake_ncu: Path) -> No
     ("args", "text"),
     [
         (["--variants", "nope"], "no variant is called 'nope'; there are cublas"),
-        (["--size", "12x"], "size '12x': need a number such as 4096"),
+        (["--size", "12x"], "size '12x': need a number from 1 on such as 4096"),
         (
             ["--size", "4096:TN"],
             "--size 4096:TN: profile.csv has no column for a batch, layout or data; need N or MxNxK",
@@ -313,6 +314,13 @@ def test_the_table_in_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == ["smem_tiling_cuda", "2.5", "200", "", "97.2 %", "", "", "mio_throttle 61.0 %"]
     assert "\n\ncublas: failed: why\n\n" in text and "nan" not in text and text.count("2026-12-01") == 1
+
+
+def test_a_note_of_many_rows_does_not_name_them_all() -> None:
+    rows = [profile.Row(f"v{i}", 8, 8, 8, note="ncu has no x") for i in range(6)]
+    data = pd.DataFrame([asdict(row) for row in rows])
+    assert "\n\n6 of 6 rows, v0 among them: ncu has no x\n\n" in table.counted(data)
+    assert "\n\nv0, v1: ncu has no x\n\n" in table.counted(data[:2])
 
 
 def test_the_chapters_stall_story_holds_in_the_committed_results() -> None:

@@ -18,10 +18,13 @@ def check_tensors(name: str, **tensors: Tensor | None) -> None:
     """Raises TypeError for what is no tensor."""
     for label, t in tensors.items():
         if not isinstance(t, Tensor):
-            raise TypeError(
-                f"{name}: {label} is of type {type(t).__name__}; need a torch.Tensor, for instance "
-                f"torch.as_tensor({label}); a prepared one is for the right operand of matmul, sgemm and linear"
-            )
+            if label == "out":
+                need = "a torch.Tensor to write into, or leave out= away"
+            elif type(t).__name__ == "Prepared":
+                need = "a torch.Tensor, for instance its .b; only the right of matmul, sgemm and linear may be prepared"
+            else:
+                need = f"a torch.Tensor, for instance torch.as_tensor({label})"
+            raise TypeError(f"{name}: {label} is of type {type(t).__name__}; need {need}")
 
 
 def check_operands(name: str, **tensors: Tensor | None) -> None:
@@ -34,10 +37,9 @@ def check_operands(name: str, **tensors: Tensor | None) -> None:
         if first is None:
             first = label, t
         elif t.dtype != first[1].dtype:
-            raise DtypeError(
-                f"{name}: {first[0]} is {first[1].dtype} but {label} is {t.dtype}; "
-                f"convert one, for instance {label}.to({first[1].dtype})"
-            )
+            own = first[1].dtype
+            remedy = f"pass an out of {own}" if label == "out" else f"convert one, for instance {label}.to({own})"
+            raise DtypeError(f"{name}: {first[0]} is {own} but {label} is {t.dtype}; {remedy}")
         elif t.device != first[1].device:
             raise DeviceError(
                 f"{name}: {first[0]} is on {first[1].device} but {label} is on {t.device}; "

@@ -23,6 +23,10 @@ class Prepared:
     planes: split.Planes | None
     version: int | None
 
+    def __repr__(self) -> str:
+        planes = "in planes" if self.planes else "as it is"
+        return f"Prepared({tuple(self.b.shape)}, {self.b.dtype}, {self.b.device}, {self.precision!r}, {planes})"
+
     def current(self, name: str) -> Tensor:
         """The matrix; raises ValueError where it was changed in place since."""
         if torch.compiler.is_compiling():
@@ -44,6 +48,8 @@ def prepare(b: Tensor, precision: str | None = None) -> Prepared:
               precision. A product with a b that was changed in place since raises ValueError.
     """
     check_precision("prepare", precision)
+    if isinstance(b, Prepared):
+        raise TypeError("prepare: b is prepared already; need a torch.Tensor, or use what was prepared as it is")
     if not isinstance(b, Tensor):
         raise TypeError(
             f"prepare: b is of type {type(b).__name__}; need a torch.Tensor, for instance torch.as_tensor(b)"
