@@ -69,7 +69,7 @@ WRONG = [
         DtypeError,
         "a is torch.float32 but out is torch.float64; pass an out of torch.float32",
     ),
-    (lambda f: f(prepare(f32(4, 5)), f32(5, 6)), TypeError, "a is of type Prepared; need a torch.Tensor, for instance its"),
+    (lambda f: f(prepare(f32(4, 5)), f32(5, 6)), TypeError, "a is of type Prepared; need a torch.Tensor"),
     (lambda f: f(f32(4, 5), f32(5, 6).long()), DtypeError, "torch.float32 but b is torch.int64"),
     (lambda f: f(f32(4, 5), f32(5, 6).to("meta")), DeviceError, "a is on cpu but b is on meta; move one"),
     (lambda f: f(f32(4, 5), f32(5, 6), out=torch.empty(4, 6).half()), DtypeError, "out is torch.float16"),
