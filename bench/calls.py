@@ -13,12 +13,11 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -32,7 +31,8 @@ from triton_sgemm.precision import torch_matmul_precision
 from triton_sgemm.testing import Reference, errors
 
 from . import measure, table
-from .environment import Environment, environment
+from .environment import environment
+from .keep import kept
 
 ROUNDS = 5
 CALLS = 200  # one after the other, up to five launches each: fewer than the queue holds, or the device is waited for
@@ -255,11 +255,6 @@ def row(case: Case) -> Row:
     return replace(empty, **figures)
 
 
-def frame(rows: list[Row], where: Environment) -> pd.DataFrame:
-    """The rows as a table with the columns of calls.csv."""
-    return pd.DataFrame(map(asdict, rows)).assign(**asdict(where))
-
-
 def main() -> int:
     """Measures and prints; 1 where a call was wrong or failed."""
     parser = argparse.ArgumentParser(
@@ -272,16 +267,12 @@ def main() -> int:
     where = environment()
     print(where.header(), end="\n\n")
     path = args.csv / gpu(torch.cuda.current_device()).slug / "calls.csv" if args.csv else None
-    rows: list[Row] = []
-    for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
-        rows.append(row(case))
-        if path:
-            table.save_frame(frame(rows, where), path.with_suffix(".part.csv"))  # what an interrupted run has
-    print(table.calls(frame(rows, where)))
+    cases = track(CASES, "measuring", console=Console(stderr=True), transient=True)
+    data = kept(map(row, cases), where, path)
+    print(table.calls(data))
     if path:
-        path.with_suffix(".part.csv").replace(path)
         print(f"\nwritten: {path}")
-    return 1 if any(row.note for row in rows) else 0
+    return 1 if data["note"].any() else 0
 
 
 if __name__ == "__main__":

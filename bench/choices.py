@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -29,7 +28,8 @@ from triton_sgemm.testing import Reference
 from triton_sgemm.variants import Precision, Variant
 
 from . import measure, table
-from .environment import Environment, environment
+from .environment import environment
+from .keep import kept
 from .suites import SUITES, Case, square
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32")
@@ -113,11 +113,6 @@ def figures(case: Case, x: measure.Operands, expected: Reference, ways: list[Var
     return {f"{name}_ms": timing.ms for name, timing in times.items()}
 
 
-def frame(found: list[Row], where: Environment) -> pd.DataFrame:
-    """The rows as a table with the columns of choices.csv."""
-    return pd.DataFrame(map(asdict, found)).assign(**asdict(where))
-
-
 def main() -> int:
     """Measures and prints; 1 where a plan was wrong or failed."""
     parser = argparse.ArgumentParser(
@@ -131,18 +126,14 @@ def main() -> int:
     where = environment()
     print(where.header(), end="\n\n")
     path = args.csv / card.slug / "choices.csv" if args.csv else None
-    found: list[Row] = []
-    for case in track(CASES, "measuring", console=Console(stderr=True), transient=True):
-        found += rows(case, card)
-        if path and found:
-            table.save_frame(frame(found, where), path.with_suffix(".part.csv"))  # what an interrupted run has
-    if not found:
+    cases = track(CASES, "measuring", console=Console(stderr=True), transient=True)
+    data = kept((row for case in cases for row in rows(case, card)), where, path)
+    if data.empty:
         parser.error(f'on {card.name} "fp32" and "tf32" are always done in strict float32: there is nothing to choose')
-    print(table.choices(frame(found, where)))
+    print(table.choices(data))
     if path:
-        path.with_suffix(".part.csv").replace(path)
         print(f"\nwritten: {path}")
-    return 1 if any(row.note for row in found) else 0
+    return 1 if data["note"].any() else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import calls, table
+from bench import calls, keep, table
 from bench.environment import Environment
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     markdown = "<!-- calls gpu -->\nold\n<!-- end -->"
     assert table.filled(markdown) == "<!-- calls gpu -->\n\nNot measured yet: `make calls`.\n\n<!-- end -->"
     rows = [calls.Row("a @ b", 64, "microseconds, host", 16.0, 20.0, 19.8), calls.Row("bmm", 64, "ms", note="wrong: x")]
-    table.save_frame(calls.frame(rows, HERE), tmp_path / "gpu" / "calls.csv")
+    table.save_frame(keep.frame(rows, HERE), tmp_path / "gpu" / "calls.csv")
     text = table.filled(markdown)
     (line,) = [line for line in text.splitlines() if "a @ b" in line]
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
@@ -78,6 +78,24 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     assert "\n\nbmm, 64, ms: wrong: x\n\n" in text and "nan" not in text
     assert "NVIDIA H200, driver 580, torch 2.11.0, Triton 3.6.0, 2026-12-01, commit abc; medians" in text
+
+
+def test_an_interrupted_run_leaves_what_it_has_and_the_old_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    path.write_text("old")
+
+    def rows(last: BaseException | None) -> Iterator[calls.Row]:
+        yield calls.Row("a @ b", 64, "ms", 1.0, 2.0, 3.0)
+        if last:
+            raise last
+
+    with pytest.raises(KeyboardInterrupt):
+        keep.kept(rows(KeyboardInterrupt()), HERE, path)
+    part = path.with_suffix(".part.csv")
+    assert path.read_text() == "old" and list(table.read(part)["by_ieee"]) == [2.0]
+    assert list(keep.kept(rows(None), HERE, path)["by_fp32"]) == [3.0]
+    assert list(table.read(path)["commit"]) == ["abc"] and not part.exists()
+    assert keep.kept(iter(()), HERE, path).empty and len(table.read(path)) == 1
 
 
 def test_without_a_gpu() -> None:

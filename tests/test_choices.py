@@ -13,7 +13,7 @@ import torch
 from test_rules import H200
 from torch import Tensor
 
-from bench import choices, measure, table
+from bench import choices, keep, measure, table
 from bench.environment import Environment
 from bench.suites import Case
 from triton_sgemm.algorithms import tensor_core
@@ -72,7 +72,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         choices.Row("tf32", 1, 64, 64, 4096, "dot_x", "fp16x1_y", "strict", 0.02, 0.016),
         choices.Row("tf32", 1, 64, 64, 64, "dot_x", "fp16x1_y", "tensor", note="strict: wrong: max error"),
     ]
-    table.save_frame(choices.frame(rows, HERE), tmp_path / "gpu" / "choices.csv")
+    table.save_frame(keep.frame(rows, HERE), tmp_path / "gpu" / "choices.csv")
     text = table.filled(markdown)
     first, second, third = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[4:7])
     assert first == ["fp32", "1", "64", "64", "4,096", "dot_x, 4 parts", "10.0", "fp16x3_y", "20.0", "strict", "1.00"]
