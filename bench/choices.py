@@ -22,7 +22,7 @@ from torch import Tensor
 from triton_sgemm.device import Gpu, gpu
 from triton_sgemm.errors import first_line
 from triton_sgemm.execute import Execution
-from triton_sgemm.plan import Plan, Shape, best, on_tensor_cores, plan
+from triton_sgemm.plan import NARROW, Plan, Shape, best, on_tensor_cores, plan
 from triton_sgemm.problem import Problem
 from triton_sgemm.testing import Reference
 from triton_sgemm.variants import Precision, Variant
@@ -35,7 +35,6 @@ from .suites import SUITES, Case, square
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32")
 KINDS = ("strict", "tensor")
 EFFORT = measure.Effort(rounds=3, load_s=0.05)
-NARROW = 16  # rows or columns: up to there tensor cores are never chosen
 
 CASES = (
     *square(256, 384, 512, 640, 768, 1024, 1536, 2048),

@@ -294,8 +294,7 @@ def accuracy(data: pd.DataFrame) -> str:
             if name in falls_back:
                 columns[f"fallback of {name}"] = [*shares[name].map(SHARE)]
         parts.append(f"**{heading}**\n\n{_markdown(columns)}")
-    noted = data[data["note"].notna() & (data["note"] != "")]
-    notes = [f"{row.variant}, {row.data}, K = {row.K:,}: {row.note}" for row in noted.itertuples()]
+    notes = [f"{row.variant}, {row.data}, K = {row.K:,}: {row.note}" for row in _noted(data).itertuples()]
     return "\n\n".join([*parts, *notes, f"{origin(data)}; against float64."])
 
 
@@ -346,8 +345,7 @@ def calls(data: pd.DataFrame) -> str:
         mine = data[f"by_{precision}"]
         columns[precision] = mine.map(_number("{:,.4g}"))
         columns[f"torch / {precision}"] = (data["by_torch"] / mine).map(_number("{:.2f}"))
-    noted = data[data["note"].notna() & (data["note"] != "")]
-    notes = [f"{row.call}, {row.n:,}, {row.unit}: {row.note}" for row in noted.itertuples()]
+    notes = [f"{row.call}, {row.n:,}, {row.unit}: {row.note}" for row in _noted(data).itertuples()]
     about = f"{origin(data)}; medians, N(0,1) matrices n x n, torch with TF32 off."
     return "\n\n".join([_markdown(columns), *notes, about])
 
@@ -367,8 +365,9 @@ def counted(data: pd.DataFrame) -> str:
             "warps wait for": of_shape.apply(stalls, axis=1),
         }
         parts.append(f"**M = {M:,}, N = {N:,}, K = {K:,}**\n\n{_markdown(columns, last='left')}")
-    noted = data[data["note"].notna() & (data["note"] != "")]
-    notes = [f"{_named(list(rows['variant']), len(data))}: {note}" for note, rows in noted.groupby("note", sort=False)]
+    notes = [
+        f"{_named(list(rows['variant']), len(data))}: {note}" for note, rows in _noted(data).groupby("note", sort=False)
+    ]
     return "\n\n".join([*parts, *notes, f"{origin(data)}; ncu."])
 
 
@@ -386,13 +385,18 @@ def choices(data: pd.DataFrame) -> str:
         "chosen": data["chosen"],
         "chosen / faster": (taken / better).map(_number("{:.2f}")),
     }
-    noted = data[data["note"].notna() & (data["note"] != "")]
-    notes = [f"{row.precision}, {row.batch} x {row.M} x {row.N} x {row.K}: {row.note}" for row in noted.itertuples()]
+    notes = [
+        f"{row.precision}, {row.batch} x {row.M} x {row.N} x {row.K}: {row.note}" for row in _noted(data).itertuples()
+    ]
     measured = data["strict_ms"].notna() & data["tensor_ms"].notna()
     off = int((taken / better)[measured].gt(1.05).sum())
     verdict = f"The slower one was chosen, by more than 5 %, in {off} of {int(measured.sum())} rows."
     about = f"{verdict} {origin(data)}; medians, N(0,1)."
     return "\n\n".join([_markdown(columns), *notes, about])
+
+
+def _noted(data: pd.DataFrame) -> pd.DataFrame:
+    return data[data["note"].notna() & (data["note"] != "")]
 
 
 def _named(variants: list[str], of: int) -> str:
@@ -405,7 +409,8 @@ def stalls(row: pd.Series) -> str:
     return ", ".join(f"{reason} {share:.1f} %" for reason, share in found if pd.notna(reason))
 
 
-OF_A_FILE = {"precision": accuracy, "calls": calls, "profile": counted, "choices": choices}  # and of a command of make
+# by file, which is also the command of make that measures it
+OF_A_FILE = {"precision": accuracy, "calls": calls, "profile": counted, "choices": choices}
 EXAMPLES = {"transformer": transformer, "orthogonalise": orthogonalise}  # of the folder examples, by file
 
 

@@ -39,8 +39,8 @@ def call(
 ) -> Tensor:
     """activation(alpha * A @ B + beta * C) by `torch.matmul`'s rules, for the public function `name`.
 
-    Float32 CUDA tensors of which nobody takes notice go straight to the kernels, all others to the operator, and what
-    is not `product`'s to torch's activation.
+    Float32 CUDA tensors of which nobody takes notice go straight to the kernels, all others to the operator. The
+    activation is part of the kernel where nothing is recorded for autograd; else it is torch's, on the result.
     """
     check_precision(name, precision)
     check_activation(name, activation)

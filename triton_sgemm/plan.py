@@ -108,6 +108,7 @@ STEP_US = 3.0  # a launch more: to move an operand, to add parts
 PART_US = 0.03  # each part, while not every SM has outputs to add: the loads of one program wait for each other
 BYTES_PER_US_AND_SM = 4.1e6 / 132
 STEP_BYTES_PER_US_AND_SM = 3.7e6 / 132
+NARROW = 16  # rows or columns: up to there most of a tile of `fma` or `tensor_core` would be empty
 FEW_FILLED = 2.5  # programs of `rows` an SM that keep the memory busy
 CUT = 1.08  # times: a K in order is worth that much, and the model flatters short programs
 PROGRAMS_PER_SM = (1, 2, 4, 8)  # that a cut of K aims at
@@ -184,7 +185,7 @@ def best(ways: Iterable[tuple[float, Plan]]) -> Plan:
 def on_tensor_cores(s: Shape, gpu: Gpu, precision: str, prepared: bool) -> Iterator[tuple[float, Plan]]:
     """The plans that need tensor cores, after the microseconds they are predicted to take."""
     tiles = {"fp32": tensor_core.TILES, "tf32": tensor_core.TF32_TILES}.get(precision, ())
-    if gpu.name not in MEASURED or not tensor_core.available or min(s.M, s.N) <= 16 or not s.batches:
+    if gpu.name not in MEASURED or not tensor_core.available or min(s.M, s.N) <= NARROW or not s.batches:
         return
     for tile in tiles:
         if tensor_core.why_not(s.batches, s.M, s.N, s.K, tile):
@@ -219,7 +220,7 @@ def candidates(shape: Shape, gpu: Gpu) -> Iterator[tuple[float, Plan]]:
             yield us, Plan(few, "a few columns, as fast as A can be read", s.K, turned)
         for tile, speed in SPEEDS.items():
             if isinstance(tile, fma.Tile):
-                if not available or gpu.capability < 80 or min(s.M, s.N) <= 16:
+                if not available or gpu.capability < 80 or min(s.M, s.N) <= NARROW:
                     continue
                 along_k, moved = s.a.along_k, s.M * s.K
                 always = (0 if s.b.aligned else s.N * s.K) + (0 if s.a.along_k or s.a.aligned else s.M * s.K)

@@ -2,8 +2,7 @@
 
 To choose kernels, find their arguments and have Triton look up what it compiled takes hundreds of microseconds for a
 chain of launches. For tensors that lie the same way all of that comes to the same, but for addresses and factors.
-Then, of each launch, a third would be spent on what hooks of Triton's may want to know: that is left out while none is
-set.
+Triton also collects, for each launch, what hooks may want to know: that is left out while none is set.
 """
 
 from __future__ import annotations
